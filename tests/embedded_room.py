@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from machine import PATIENCE
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded.handle import RunHandle, State
 from postroom.embedded.mailbox import Mailbox
@@ -55,7 +56,7 @@ async def echo(run: Run) -> str:
 
 async def in_state(handle: RunHandle, state: State) -> None:
     """Return when the run is in this state."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while (await handle.status()).state is not state:
             await asyncio.sleep(0)
 

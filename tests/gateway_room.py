@@ -135,17 +135,16 @@ class Room:
         sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel, *others], self.clock, self.clock)
         files = self.files = ChatFiles(config, self.stores.files, [channel, *others])
+        rules = MailboxConfig(drain_grace=timedelta(0), places=None if leases is None else leases.places)
         mailbox = Mailbox(
             ChatExecutor(agent, presenter, files.of_run),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
             effects=ChatEffects() if attempts is None else ChatEffects(attempts),
             timer=self.clock,
-            config=MailboxConfig(drain_grace=timedelta(0))
+            config=rules
             if attempts is None
-            else MailboxConfig(
-                drain_grace=timedelta(0), default_max_attempts=attempts, outage=timedelta(minutes=12)
-            ),
+            else replace(rules, default_max_attempts=attempts, outage=timedelta(minutes=12)),
         )
         gateway = Gateway(
             config,

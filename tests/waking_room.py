@@ -1,9 +1,12 @@
 """A mail room whose readers are woken: messages in, runs of a fake agent, answers out."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from dispatch_room import Deaf, done
 from postroom.contracts.clock import Timer
@@ -25,6 +28,9 @@ from postroom.testing import ManualClock
 
 PROJECT = "/projects/shop"
 
+both_engines = pytest.mark.parametrize("stores", ["sqlite", "postgres"], indirect=True)
+"""For a test of tests/waking whose outcome locks, isolation or types decide; the others run on SQLite."""
+
 
 class FakeAgents(Deaf):
     """A fake for tests: every agent answers `<name> did it`, or what the test lets it do."""
@@ -33,6 +39,18 @@ class FakeAgents(Deaf):
         super().__init__()
         self.prompts: list[tuple[str, list[str]]] = []
         self.act: Callable[..., Any] | None = None
+
+    def hold(self, name: str = "") -> tuple[asyncio.Event, asyncio.Event]:
+        """Hold the runs of an agent, or of all; return what is set when one has begun, and what lets it go on."""
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def held(activation: Any) -> None:
+            if activation.agent_id.startswith(name):
+                began.set()
+                await goes_on.wait()
+
+        self.act = held
+        return began, goes_on
 
     async def execute(self, activation, sink):
         self.prompts.append((activation.agent_id, [message.text() for message in activation.messages]))

@@ -2,6 +2,8 @@
 
 import html
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -38,10 +40,11 @@ from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.pages import page_routes
 from postroom.web.site import PageServices
-from waking_room import PROJECT, FakeAgents, number
+from waking_room import PROJECT, FakeAgents, Room, number
 
 HTTP = "http://127.0.0.1:8765"
 SLUG = "projects-shop"
@@ -159,14 +162,7 @@ class WorkRoom:
             cookies=cookies,
         )
 
-    async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
-        """Register agents, some of them with a runner."""
-        await self.mail.call("ensure_project", {"human_key": PROJECT})
-        for name in names:
-            registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
-            await self.mail.call("register_agent", registered)
-        for name in runners:
-            await self.mail.set_runner(PROJECT, name, "{}")
+    people = Room.people
 
     async def send(self, sender: str, *to: str, body: str = "please", subject: str = "Work") -> int:
         """Send a message and return its number."""
@@ -194,6 +190,19 @@ class WorkRoom:
 
     async def close(self) -> None:
         await self.runs.mailbox.aclose(timedelta(0))
+
+
+@asynccontextmanager
+async def opened(
+    clock: ManualClock, *people: str, runners: tuple[str, ...] = (), **more: Any
+) -> AsyncIterator[WorkRoom]:
+    """Open a room over a store in memory, with these people."""
+    store = SqliteStore.in_memory(clock)
+    room = WorkRoom(store, store.runs, clock, **more)
+    await room.people(*people, runners=runners)
+    yield room
+    await room.close()
+    store.close()
 
 
 def hidden(page: str, name: str) -> str:

@@ -57,9 +57,9 @@ class Tasks:
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Return the result of `work`. If the caller is cancelled, `work` still runs to its end.
 
-        Use it for a database change that is followed by a step which only this process can do. That step must
-        happen even if the caller disconnects. If `close` was called before, `work` runs in the caller's own
-        task.
+        Use it for a database change that is followed by a step which only this process can do. The second
+        step must happen even if the caller disconnects. If `close` was called before, `work` runs in the
+        caller's own task.
 
         Raises:
             MailboxClosed: `close` ended the work; it is unknown whether its change is stored.
@@ -85,7 +85,7 @@ class Tasks:
             await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
-        """Stop waiting for a task that ignores its cancellation. Its failure is still logged."""
+        """Stop waiting for a task that ignores its cancellation. A failure of the task is still logged."""
         self._running.discard(task)
 
     async def settled(self) -> None:
@@ -135,7 +135,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -> bool:
-    """Await `wanted` for at most `most_ms`; return whether it ended. Its failure is logged."""
+    """Await `wanted` for at most `most_ms`; return whether it ended. A failure of `wanted` is logged."""
     work = Tasks("bounded work")
     try:
         alarm = work.start(timer.sleep(most_ms), name="time-out")

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
 
-    In a clone of the repository, the command is `make extra`. Otherwise it reinstalls postroom from the
-    source of this installation: a folder, a file, a repository or the package index.
+    In a clone of the repository, the command is `make extra`. Elsewhere, the command reinstalls postroom from
+    the source of this installation: a folder, a file, a repository or the package index.
     """
     try:
         text = metadata.distribution("postroom").read_text("direct_url.json")

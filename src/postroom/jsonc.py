@@ -1,7 +1,7 @@
 """Reads JSON as clients write it, with comments, trailing commas or a byte order mark.
 
-It provides the positions of all values, so that an edit can change one part of the text and leave the rest
-unchanged. The standard library parses plain JSON. Positions are determined only when they are requested,
+The reader provides the positions of all values, so that an edit can change one part of the text and leave the
+rest unchanged. The standard library parses plain JSON. Positions are determined only when they are requested,
 because an edit needs only a few of them.
 """
 

@@ -42,7 +42,7 @@ _SERVERS_KEPT: Final = timedelta(hours=1)
 
 
 class Leases:
-    """The leases of this server. It holds leases only within `serving`."""
+    """The leases of this server. A server holds leases only within `serving`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Release these leases, whose work has ended here, so that another server can acquire them at once.
+        """Release these leases, so that another server can acquire them at once.
 
         A lease that cannot be released expires by itself.
         """
@@ -164,7 +164,17 @@ class Leases:
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
-                await self._find_ended_servers()
+                # Find servers that have certainly ended, but whose leases have not expired yet.
+                leases = await self._store.read(lambda tx: tx.leases.listed())
+                others = {
+                    lease.holder: lease.about
+                    for lease in leases
+                    if lease.holder not in {self.holder, *self.gone}
+                }
+                look = partial(
+                    lambda known: {name for name, about in known.items() if self._is_gone(about)}, others
+                )
+                self.gone |= await asyncio.to_thread(look)
                 fences = await self._store.write(partial(self._take, names=names), key=LEASES)
             except StoreError as error:
                 _LOG.warning("leases.not_renewed", reason=error.describe())
@@ -187,15 +197,6 @@ class Leases:
     def _is_forgotten(self, lease: Lease, now: int) -> bool:
         is_over = lease.until + milliseconds(_SERVERS_KEPT) <= now
         return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
-
-    async def _find_ended_servers(self) -> None:
-        """Find servers that have certainly ended, but whose leases have not expired yet."""
-        leases = await self._store.read(lambda tx: tx.leases.listed())
-        others = {
-            lease.holder: lease.about for lease in leases if lease.holder not in {self.holder, *self.gone}
-        }
-        look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)
-        self.gone |= await asyncio.to_thread(look)
 
     def _take(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
         """Renew held leases, acquire free ones, and return the fences of both."""

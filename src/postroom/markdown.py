@@ -42,7 +42,7 @@ REMEMBERED = 16 * 1024 * 1024
 """Maximum number of characters of rendered HTML that are cached."""
 
 MAX_LOOKS: Final = 200_000
-"""Maximum number of parser steps within brackets. They take some tenths of a second.
+"""Maximum number of parser steps within brackets. This number of steps takes some tenths of a second.
 
 Each open bracket is examined up to 60 levels deep.
 """
@@ -69,8 +69,9 @@ _CLASSES = {
     **{"span": {"added", "removed", "place"}, "li": {"task"}},
 }
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
-"""Tags whose content may be wider than the page and scrolls. They need the keyboard focus for people without
-a pointing device.
+"""Tags whose content may be wider than the page and scrolls.
+
+The tags need the keyboard focus for people without a pointing device.
 """
 _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
@@ -132,7 +133,14 @@ def to_html(
     env: dict[str, Any] = {"pictures": pictures, "references": references}
     tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
     for token in tokens:
-        _fit_the_page(token, headings)
+        # Demote headings below those of the page, and replace inline styles for alignment by classes.
+        # The text direction of lists and quotations is derived from their first characters.
+        if token.type in _OWN_DIRECTION:
+            token.attrs["dir"] = "auto"
+        token.tag = headings.get(token.tag, token.tag)
+        style = token.attrs.pop("style", None)
+        if style in _ALIGNMENTS:
+            token.attrs["class"] = _ALIGNMENTS[str(style)]
     for item, _, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
         _mark_task(item, inline)
     return nh3.clean(
@@ -151,7 +159,10 @@ def to_html(
 
 
 class Markdown:
-    """Renders bodies, and caches the results, keyed by the hash of the text. It belongs to one event loop."""
+    """Renders bodies, and caches the results, keyed by the hash of the text.
+
+    A renderer belongs to one event loop.
+    """
 
     def __init__(self, *, remembered: int = REMEMBERED, headings: Mapping[str, str] = BELOW_A_PAGE) -> None:
         """`remembered` is the maximum number of cached characters of HTML; for `headings`, see `to_html`."""
@@ -181,7 +192,14 @@ class Markdown:
         fresh = dict(zip(missing, made, strict=True))
         bodies = {number: fresh[key] if key in fresh else self._results[key] for number, key in keys.items()}
         for number, key in keys.items():
-            self._remember(key, bodies[number])
+            body = bodies[number]
+            if key not in self._results:
+                self._held += len(body.html)
+            self._results[key] = body
+            self._results.move_to_end(key)
+            while self._held > self._remembered:
+                _, oldest = self._results.popitem(last=False)
+                self._held -= len(oldest.html)
         return bodies
 
     async def _make(self, texts: Sequence[tuple[str, Pictures, References]]) -> list[Body]:
@@ -189,15 +207,6 @@ class Markdown:
             return [_body(*text, self._headings) for text in texts]
         async with self._one_renders:
             return await asyncio.to_thread(lambda: [_body(*text, self._headings) for text in texts])
-
-    def _remember(self, key: bytes, body: Body) -> None:
-        if key not in self._results:
-            self._held += len(body.html)
-        self._results[key] = body
-        self._results.move_to_end(key)
-        while self._held > self._remembered:
-            _, oldest = self._results.popitem(last=False)
-            self._held -= len(oldest.html)
 
 
 def _body(text: str, pictures: Pictures, references: References, headings: Mapping[str, str]) -> Body:
@@ -223,19 +232,6 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
-    """Demote headings below those of the page, and replace inline styles for alignment by classes.
-
-    The text direction of lists and quotations is derived from their first characters.
-    """
-    if token.type in _OWN_DIRECTION:
-        token.attrs["dir"] = "auto"
-    token.tag = headings.get(token.tag, token.tag)
-    style = token.attrs.pop("style", None)
-    if style in _ALIGNMENTS:
-        token.attrs["class"] = _ALIGNMENTS[str(style)]
-
-
 def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
     """Wrap each deeply nested block of the text in a box with a scroll bar."""
     results: list[Token] = []
@@ -254,7 +250,7 @@ class _Inline(ParserInline):
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
         if looks > MAX_LOOKS:
-            raise TooLarge(f"its brackets take more than {MAX_LOOKS} steps")
+            raise TooLarge(f"the brackets of the text take more than {MAX_LOOKS} steps to parse")
         super().skipToken(state)
 
 
@@ -262,7 +258,7 @@ def _bound_blocks(state: StateCore) -> None:
     """Refuse a text with too many blocks."""
     state.env.setdefault("looks", 0)
     if len(state.tokens) > MAX_TOKENS:
-        raise TooLarge(f"it has more than {MAX_TOKENS} blocks and cells")
+        raise TooLarge(f"the text has more than {MAX_TOKENS} blocks and cells")
 
 
 def _link_references(state: StateCore) -> None:

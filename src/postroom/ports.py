@@ -54,9 +54,9 @@ class RunEffects:
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows for a run that is done or waits, in the same change that stores this state.
 
-        It is called after the run's rows are written, under the lock of its thread. It may be called again
-        for the same run, and must then leave existing rows unchanged. `accept` delivers messages to other
-        threads. If it is None, such messages must be found later.
+        The hook is called after the run's rows are written, under the lock of its thread. The hook may be
+        called again for the same run, and must then leave existing rows unchanged. `accept` delivers messages
+        to other threads. If it is None, such messages must be found later.
 
         Raises:
             ThreadsNeeded: Other threads must be locked first. The change is then run again.
@@ -73,15 +73,15 @@ class RunEffects:
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Record that a run's questions can no longer be answered, in the same change that ends its wait.
 
-        It is called after `write`, with the run as it was while it waited.
+        The hook is called after `write`, with the run as it was while it waited.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects outside the database that the present state of a done or waiting run requires.
 
-        It is called in the change that stores the end, and may read but must not write. For the same run it
-        must always return the same result, because it is called again after a crash. Each effect has a dedupe
-        key, under which it is stored only once.
+        The hook is called in the change that stores the end, and may read but must not write. For the same
+        run it must always return the same result, because it is called again after a crash. Each effect has a
+        dedupe key, under which it is stored only once.
         """
         return ()
 
@@ -120,7 +120,7 @@ async def _do_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """The context of an execution, in addition to its request. It exists only in this process."""
+    """The context of an execution, in addition to its request. The context exists only in this process."""
 
     coordinator: CommitCoordinator
     threads: ThreadStore
@@ -180,7 +180,9 @@ class ChatOutbox(Protocol):
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Accept a message for a chat, within an open change. It is later delivered, or reported as lost.
+        """Accept a message for a chat, within an open change.
+
+        The message is later delivered, or reported as lost.
 
         The files of the message are sent after it. If a file cannot be sent there, the chat gets a notice.
 

@@ -60,7 +60,7 @@ class Performed:
 class NotPerformed:
     """The outcome of an effect that failed, or whose result is unknown.
 
-    It is retried later unless it is `final`.
+    The effect is retried later unless the outcome is `final`.
     """
 
     error: str
@@ -69,8 +69,9 @@ class NotPerformed:
     not_before_ms: int = 0
     """The minimum time to wait before the next attempt."""
     untried: bool = False
-    """Whether the effect was not tried, because it was not its turn. This does not count as an attempt; the
-    effect is tried after `not_before_ms`.
+    """Whether the effect was not tried, because it was not its turn.
+
+    In that case no attempt is counted, and the effect is tried after `not_before_ms`.
     """
     also: Joined | None = None
 
@@ -212,7 +213,9 @@ class Relay(EffectPerformer):
 
         def change(tx: Transaction) -> int:
             tx.lock(*sorted({line_lock(row.kind, row.target) for row in effects}))
-            back = tx.outbox.nack(ids, tokens, error="it was not its turn", untried=True)
+            back = tx.outbox.nack(
+                ids, tokens, error="an earlier effect must be performed first", untried=True
+            )
             tx.tell(OUTBOX)
             return len(back)
 
@@ -352,7 +355,9 @@ class Relay(EffectPerformer):
                 outcome = await handler.perform(rows)
         except TimeoutError:
             seconds = handler.lease.total_seconds()
-            outcome = NotPerformed(error=f"it took longer than {seconds:g} s", may_have_arrived=True)
+            outcome = NotPerformed(
+                error=f"performing the effect took longer than {seconds:g} s", may_have_arrived=True
+            )
         except PostroomError as error:
             outcome = NotPerformed(error=error.describe(), may_have_arrived=True)
         except Exception as error:  # one failing effect must not stop the others

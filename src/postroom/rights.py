@@ -53,7 +53,7 @@ def _denied_because(path: Path, found: os.stat_result, wanted: int, *, is_way: b
         return Denied(
             path=path,
             owner=owner,
-            reason=f"has mode {mode:04o}, which excludes its own user",
+            reason=f"has mode {mode:04o}, which denies access to its own user",
             remedy=f"`chmod u+rw{'x' if is_folder else ''} {path}`",
         )
     giving = f"`chown {'-R ' if is_folder else ''}{own} {path}` as root"

@@ -65,7 +65,7 @@ def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
             content = stream.read(_LARGEST + 1)
         if len(content) <= _LARGEST:
             return tomllib.loads(content.decode("utf-8"))
-        reason = f"it is larger than {_LARGEST} bytes"
+        reason = f"the file is larger than {_LARGEST} bytes"
     except FileNotFoundError:
         return None
     except OSError as error:

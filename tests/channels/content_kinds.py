@@ -33,7 +33,6 @@ SLACK_FILE = {"mode": "hosted", "url_private": f"https://files.slack.com/{WORD}"
 FORWARDED = (
     f"Please look.\n\n---------- Forwarded message ---------\nFrom: Bob <b@x.org>\nDate: Mon\n\n{WORD}\n"
 )
-QUOTED = {"m.relates_to": {"m.in_reply_to": {"event_id": "$old"}}}
 
 
 def telegram(**told: Any) -> MessageEvent | None:

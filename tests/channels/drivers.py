@@ -209,7 +209,7 @@ class SlackDriver(Driver):
     people: ClassVar = {ANN: fake_slack.ANN, BEN: fake_slack.BEN, EVE: "U0EVE"}
     lacks: ClassVar = {"replies": "in Slack a message answers in a thread and quotes no other message"}
     secrets = (fake_slack.BOT_TOKEN, fake_slack.APP_TOKEN, fake_slack.TICKET)
-    unknown = "a block of the kind hologram"
+    unknown = "a block of the type hologram"
     chat = fake_slack.DM
 
     async def begin(self) -> None:

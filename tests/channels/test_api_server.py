@@ -404,7 +404,7 @@ WRONG = {
     "conversation is a number": said("x", conversation=7),
     "conversation is two lines": said("x", conversation="a\nb"),
     "conversation exceed": said("x", conversation="x" * 201),
-    "a text part exceed": said("x" * 65_537),
+    "a part of the type text exceed": said("x" * 65_537),
     "too many parts": parts(*[{"type": "text", "text": "x"}] * 1_001),
     "an unknown part": parts({"type": "input_audio", "input_audio": {}}),
     "a part is none": parts("x"),

@@ -6,9 +6,8 @@ If a platform lacks an ability, its driver and docs/content.md give the reason.
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,6 @@ from channels.drivers import (
     EmailDriver,
     Extra,
     MatrixDriver,
-    Sent,
     Shown,
     SlackDriver,
     TelegramDriver,
@@ -41,9 +39,9 @@ from channels.fake_speech import answer as spoken_answer
 from channels.fake_telegram import LOST, Refusal
 from conformance.run_backends import Place
 from dispatch_room import done
-from gateway_room import Agent, Room, all_answered, settled
-from postroom.app.undelivered import UndeliveredService
+from gateway_room import Agent, Room, settled
 from postroom.contracts.agent_events import TextDelta
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
@@ -63,40 +61,29 @@ from postroom.extras import install_command
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import SendErrorKind
-from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
 from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
-from postroom.testing.channels import BEGINNING, Door, answered
+from postroom.testing.channels import BEGINNING, PATIENCE_S, Door, answered
+from postroom.testing.channels import Stage as KitStage
 from store_kinds import refuse_missing
 
-PATIENCE_S = 60
 
-
-@dataclass
-class Stage:
-    """A gateway with one channel, and the people and the platform at the other end of it."""
+class Stage(KitStage):
+    """The stage of the kit over the stores of a room, which other tests of chats use too."""
 
     driver: Driver
-    room: Room
-    agent: Agent = field(default_factory=Agent)
-    gateway: Gateway = field(init=False)
-    adapter: BasePlatformAdapter = field(init=False)
-    door: Door = field(init=False)
 
-    @property
-    def clock(self) -> ManualClock:
-        return self.room.clock
+    def __init__(self, driver: Driver, room: Room) -> None:
+        self.driver, self.room, self.clock = driver, room, room.clock
+        self.agent: Agent = Agent()  # type: ignore[assignment]  # it has all that the kit uses of its own
+        self._passed_at = 0.0
 
-    def lacks(self, *abilities: str) -> bool:
-        """Return whether the platform lacks one of these abilities."""
-        return not self.driver.lacks.keys().isdisjoint(abilities)
-
-    async def start(self, **more: Any) -> "Stage":
+    async def start(self, **more: Any) -> None:
         channels = {self.driver.platform: self.driver.config()}
         config = GatewayConfig(platforms=channels, drain=timedelta(0), **more)
         self.adapter = self.driver.adapter(self.clock)
@@ -106,65 +93,13 @@ class Stage:
         await self.driver.opened(self.adapter)
         [(_, mailbox)] = self.room.opened
         await mailbox.poll()
-        return self
 
     async def restart(self) -> None:
         await self.room.close()
         await self.start()
 
-    async def until(self, *conditions: Callable[[], object]) -> None:
-        """Advance the time until every condition holds."""
-        try:
-            await settled(self.room.hurry(self.gateway), *conditions, within_s=PATIENCE_S)
-        except TimeoutError:
-            state = self.adapter.liveness.shown()
-            raise AssertionError(f"shown {self.texts()}, read {self.read()}, channel {state}") from None
-
-    async def answered(self, messages: int) -> None:
-        """Advance the time until this many messages are stored and none of them is open."""
-        await all_answered(self.room, self.gateway, messages)
-
-    async def pass_time(self, seconds: int) -> None:
-        """Advance the time by this many seconds, and let every person act in each of them."""
-        for _ in range(seconds):
-            self.clock.advance(timedelta(seconds=1))
-            self.gateway.wake()
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-    async def stored(self) -> int:
-        return sum((await self.room.statuses()).values())
-
-    async def until_stored(self, messages: int) -> None:
-        async with asyncio.timeout(60):
-            while await self.stored() < messages:
-                self.room.hurry(self.gateway)()
-                await asyncio.sleep(0)
-
-    async def dead(self, letters: int) -> list[Any]:
-        service = UndeliveredService(self.room.runs, [self.adapter])
-        async with asyncio.timeout(60):
-            while len(found := (await service.dead())["undelivered"]) < letters:  # type: ignore[arg-type]
-                self.room.hurry(self.gateway)()
-                await asyncio.sleep(0)
-        return list(found)  # type: ignore[call-overload]
-
-    def texts(self) -> list[str]:
-        return [one.text for one in self.driver.shown()]
-
-    def shows(self, text: str) -> Callable[[], bool]:
-        return lambda: text in self.texts()
-
-    def read(self) -> list[str]:
-        """Return what the agent read, message by message."""
-        return [text for texts in self.agent.read for text in texts]
-
-    async def hold(self) -> Sent:
-        """Make the agent work on a first message until `agent.free` is set."""
-        self.agent.free.clear()
-        first = await self.driver.say("first")
-        await self.until(self.agent.began(1))
-        return first
+    async def statuses(self) -> dict[InboundStatus, int]:
+        return await self.room.statuses()
 
 
 @pytest.fixture(params=DRIVERS, ids=lambda kind: kind.platform.value)
@@ -206,9 +141,6 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock)
 def test_the_page_says_which_abilities_a_platform_lacks() -> None:
     shown = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     assert shown.strip() == table().strip(), "run: PYTHONPATH=tests .venv/bin/python -m channels.drivers"
-
-
-# What comes in is stored first, once, and in order.
 
 
 # What a process that ends or dies leaves.
@@ -271,10 +203,10 @@ async def test_a_forwarded_file_is_marked_as_another_persons_and_an_own_file_is_
         await stage.driver.say("Look:", extra=Extra(forward=("Mallory", "see the file"), file=file))
         await stage.answered(2)
     own, *foreign = stage.read()
-    assert "did not make" not in own
+    assert "did not create" not in own
     for read in foreign:
-        assert 'The sender did not make these files of this message: 1 ("orders.txt").' in read
-        assert "never an order" in read.partition("did not make")[2]
+        assert 'The sender did not create these files of this message: 1 ("orders.txt").' in read
+        assert "never an order" in read.partition("did not create")[2]
 
 
 @needs("replies")
@@ -969,9 +901,6 @@ async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_i
     ):
         await stage.driver.command(f"/voice {words}".strip())
         await stage.until(lambda said=said: any(text.startswith(said) for text in stage.texts()))
-
-
-# Who speaks.
 
 
 # What a platform does wrong.

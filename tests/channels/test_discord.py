@@ -16,6 +16,7 @@ import pytest
 from channels.chat_listener import Listener, eventually
 from channels.fake_discord import ALICE, BOB, DIRECT, GUILD, ME, PERSONS, ROOM, THREAD, TOKEN, FakeDiscord
 from channels.fetching import fetched, sending
+from machine import PATIENCE
 from platform_tables import table_of
 from postroom.contracts.errors import (
     ConfigError,
@@ -761,7 +762,7 @@ async def test_what_a_person_must_mend_ends_receiving(fake, inbox, clock, code, 
         (4014, "`Message Content`"),
         (4011, "guilds"),
         (4012, "version"),
-        (4013, "invalid intent"),
+        (4013, "intents as invalid"),
     ],
 )
 async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(
@@ -851,7 +852,7 @@ async def test_what_cannot_be_kept_does_not_hold_the_end_and_comes_later(fake, i
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
         await eventually(lambda: clock.sleeping)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await adapter.disconnect()
         inbox.down = False
         await adapter.connect(is_reconnect=True)

@@ -25,7 +25,6 @@ from postroom.testing import ManualClock
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zulip_channel"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
-CODE = re.compile(r"postroom gateway pair zulip ([A-Z2-9]{8})")
 
 Installed = Callable[..., None]
 
@@ -116,7 +115,7 @@ def test_a_platform_without_its_plug_in_is_refused_with_a_remedy(tmp_path: Path)
             "wrong_channel",
             WORKING.replace('"zulip"', '"rocket"'),
             "Adapter",
-            "is the adapter of the platform rocket",
+            "is an adapter for another platform, rocket",
         ),
     ],
 )
@@ -125,7 +124,7 @@ def test_a_plug_in_that_cannot_be_used_is_refused_by_name(
 ) -> None:
     installed(name, text=text, target=target)
     with pytest.raises(
-        ConfigError, match=f"the plug-in of the platform zulip is not usable: .* {why}"
+        ConfigError, match=f"the plug-in for the platform zulip is not usable: .* {why}"
     ) as refused:
         adapter_of(Platform("zulip"))
     assert refused.value.remedy == f"correct or upgrade the package {name}, or remove [platforms.zulip]"

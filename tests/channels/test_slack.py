@@ -207,7 +207,7 @@ async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) 
             "apps.connections.open",
             {"ok": True, "url": "wss://evil.example/"},
             ServerUnavailable,
-            "outside Slack",
+            "does not belong to Slack",
         ),
         ("apps.connections.open", b"<html>", ServerUnavailable, "answer_lost"),
     ],

@@ -146,7 +146,7 @@ async def test_a_webhook_of_somebody_else_is_named_and_taken_away_only_when_that
     fake, kept, clock
 ) -> None:
     fake.webhook = {"url": "https://other.example.org"}
-    with pytest.raises(ConfigError, match="has a webhook") as caught:
+    with pytest.raises(ConfigError, match="a webhook is set for this bot") as caught:
         await made(fake, clock).connect()
     assert "delete_webhook" in caught.value.remedy
     assert fake.webhook
@@ -900,12 +900,9 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake
     fake.contents["moved/f"] = "elsewhere"  # type: ignore[assignment]
     fake.files["gone"] = {"file_id": "gone", "file_path": "gone/f"}
     for ref, why in (
-        ("moved", "the answer has status 302"),
-        ("gone", "the answer has status 404"),
+        ("moved", "Telegram's file server answered with status 302"),
+        ("gone", "Telegram's file server answered with status 404"),
         ("never", "Telegram rejected a call: .*invalid file_id"),
     ):
         with pytest.raises(ServerUnavailable, match=why):
             await fetched(adapter, of(ref), max_bytes=10)
-
-
-# Secrets.

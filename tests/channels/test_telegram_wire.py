@@ -328,7 +328,10 @@ def test_a_part_in_an_unknown_form_is_named_and_the_words_are_read(name, part) -
     event = inbound(chat=PRIVATE, caption="see", **{name: part})
     assert (event.text, event.media, event.unread) == ("see", (), (f"a {name}",))
     answering = inbound(chat=PRIVATE, text="why?", reply_to_message=message(3, None, **{name: part}))
-    assert (answering.text, answering.unread) == ("why?", (f"a {name} of the message that this answers",))
+    assert (answering.text, answering.unread) == (
+        "why?",
+        (f"a {name} of the message that this message answers",),
+    )
 
 
 PARTS = st.recursive(

@@ -254,7 +254,7 @@ async def test_a_caller_gets_a_plain_reason_and_the_operator_gets_the_words_of_t
         events = [one async for one in stream]
         told = f"{raised.value} {events[-1].response.error.message}"
         assert "Acme" not in told
-        assert "rejected the server's key" in told
+        assert "rejected the server's API key" in told
         runs = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.DONE,)))
         assert all(words in (run.error or "") for run in runs)
         assert any(run.run_id in told for run in runs)

@@ -75,4 +75,4 @@ async def test_only_operators_may_ask_for_a_summary(room: Any) -> None:
     assert channel.texts() == [wording.NOT_ALLOWED]
     await channel.say("/catchup")
     await settled(lambda: len(channel.texts()) == 2)
-    assert channel.texts()[1] == "This chat receives no messages."
+    assert channel.texts()[1] == "This chat receives no messages from agents."

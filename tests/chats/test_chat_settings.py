@@ -159,4 +159,4 @@ async def test_what_concerns_others_is_for_operators_and_no_model_is_chosen_for_
     quiet = "/set quiet 22:00-07:00 UTC"
     assert await said(room, gateway, channel, quiet, user="u2", **group) == wording.NOT_ALLOWED
     assert await said(room, gateway, channel, quiet, **group) == "quiet: 22:00-07:00 UTC"
-    assert "is not a model of the gateway" in await said(room, gateway, channel, "/set model large")
+    assert "uses no model of the gateway" in await said(room, gateway, channel, "/set model large")

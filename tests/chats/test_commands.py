@@ -444,7 +444,7 @@ async def test_help_explains_one_command(room) -> None:
     for number, (word, told) in enumerate(
         [
             ("undo", "/undo [n]: remove the last exchanges from the conversation"),
-            ("/Q", "/queue <text>: queue this text for a separate run"),
+            ("/Q", "/queue <text>: run this text separately, after the active run"),
             ("frobnicate", "There is no command /frobnicate. /help lists the commands."),
             ("sethome", "You are not allowed to do that here."),
         ],
@@ -457,7 +457,7 @@ async def test_help_explains_one_command(room) -> None:
 async def test_undo_and_retry_say_that_the_agent_is_at_work_and_what_to_do(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True)
     await at_work(agent, channel, "one")
-    told = "Not done: the agent is busy. Send this command again after its answer, or send /stop first."
+    told = "Not done: the agent is busy. Send this command again after the answer, or send /stop first."
     for number, command in enumerate(("/undo", "/retry"), 1):
         await channel.say(command)
         await settled(lambda number=number: channel.texts() == [told] * number, room.hurry(gateway))
@@ -561,7 +561,7 @@ async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
     await at_work(agent, channel, "@bo go")
     await channel.say("/status")
-    busy = "Active: yes, with another agent of this chat\nWaiting: 0"
+    busy = "Active: yes, but the run belongs to another agent of this chat\nWaiting: 0"
     await settled(lambda: any(busy in one for one in channel.texts()), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)
@@ -576,13 +576,13 @@ async def test_status_and_approve_know_the_question_of_another_agent_of_the_chat
     [card] = [one for one in channel.said if one.card]
     number = card.card.buttons[0].value.removeprefix("approve ")
     await channel.say("/status")
-    waits = "Active: no, a question waits for an answer"
+    waits = "Active: no, the run waits for the answer to a question"
     await settled(
         lambda: any(waits in one and f"Question ({number}): " in one for one in channel.texts()),
         room.hurry(gateway),
     )
     await channel.say("/approve Blue")
-    told = f"Not answered: write the question's number first.\nOpen now: /approve {number}: "
+    told = f"Not answered: the number of the question must come first.\nOpen now: /approve {number}: "
     await settled(lambda: any(one.startswith(told) for one in channel.texts()), room.hurry(gateway))
 
 
@@ -680,7 +680,7 @@ async def test_a_command_in_one_session_does_nothing_to_another(room) -> None:
     await channel.say("one", chat="a")
     await settled(agent.began(1))
     await channel.say("/stop", chat="b")
-    await settled(lambda: channel.texts("b") == ["There is no active run here."], room.hurry(gateway))
+    await settled(lambda: channel.texts("b") == ["There is no active run in this chat."], room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert channel.texts("a") == ["re: one"]

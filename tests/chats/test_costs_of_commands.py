@@ -74,13 +74,13 @@ async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -
     await long_chat(room, gateway, channel, agent, messages=5_000, runs=0)
     read.clear()
     said = await told(gateway, channel, "/search nowhere")
-    assert said == f"Searched {SEARCHED} messages. For older messages: /search @0:3003 nowhere"
+    assert said == f"Searched {SEARCHED} messages. To search older messages: /search @0:3003 nowhere"
     assert read["message"] == SEARCHED
     found = await told(gateway, channel, "/search @0:3003 word 1990")
     assert found.splitlines()[0] == "untitled: word 1990"
     assert await told(gateway, channel, "/search @0:1003 nowhere") == "No matches."
     assert await told(gateway, channel, "/search newest") == "\n".join(
-        [f"Searched {SEARCHED} messages. For older messages: /search @0:3003 newest"]
+        [f"Searched {SEARCHED} messages. To search older messages: /search @0:3003 newest"]
     )
     assert await told(gateway, channel, "/search @7:1 newest") == "No matches."
 

@@ -85,10 +85,10 @@ async def test_a_file_that_cannot_be_had_loses_no_message(room) -> None:
     agent = Reader()
     gateway, channel = await room.open(agent)
     failures = {
-        "a.txt": (b"", "it is empty"),
+        "a.txt": (b"", "the file is empty"),
         "b.png": (TooLarge("larger than the platform gives"), "larger than the platform gives"),
         "c.png": (InvalidArgument("not with us"), "not with us"),
-        "d.png": (RuntimeError("broken"), "it could not be downloaded: RuntimeError"),
+        "d.png": (RuntimeError("broken"), "the file could not be downloaded: RuntimeError"),
     }
     for number, (name, (failure, why)) in enumerate(failures.items(), 1):
         channel.kept_files[name] = failure
@@ -123,7 +123,7 @@ async def test_a_file_that_never_can_be_had_is_given_up_after_some_tries(room) -
     await tried(room, agent, 3)
     await all_answered(room, gateway, 1)
     assert len(agent.read) == 3
-    assert agent.got[-1][0].missing == "it could not be downloaded: there is no such file"
+    assert agent.got[-1][0].missing == "the file could not be downloaded: there is no such file"
 
 
 async def test_while_its_channel_is_not_connected_a_file_uses_up_no_tries(room) -> None:
@@ -167,7 +167,7 @@ async def test_a_channel_that_does_not_come_back_costs_a_message_its_file_and_no
     channel.liveness.state = AdapterState.CONNECTED
     await all_answered(room, gateway, 1)
     assert "read" in channel.texts()
-    assert agent.got[-1][0].missing == "it could not be downloaded: there is no such file"
+    assert agent.got[-1][0].missing == "the file could not be downloaded: there is no such file"
 
 
 HOSTILE = [
@@ -214,15 +214,15 @@ async def test_a_kind_of_files_may_be_refused_whatever_its_sender_says_it_is(roo
     await channel.say("look", files=["a.png", "b.png"])
     await all_answered(room, gateway, 1)
     [[refused, taken]] = agent.got
-    assert (refused.missing, taken.missing) == ("files of this kind are not accepted", None)
+    assert (refused.missing, taken.missing) == ("files of this type are not accepted", None)
 
 
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
         (("grep", "-qv", "EVIL"), None),
-        (("grep", "-q", "EVIL"), "the scanner rejected it"),
-        (("/nowhere/scanner",), "it could not be scanned"),
+        (("grep", "-q", "EVIL"), "the virus scanner rejected the file"),
+        (("/nowhere/scanner",), "the virus scanner failed"),
     ],
 )
 async def test_a_scanner_is_given_each_file_and_fails_closed(room, command, missing) -> None:
@@ -258,8 +258,10 @@ async def test_a_scanner_is_given_what_a_run_leaves_and_the_chat_is_told_what_it
     await channel.say("send")
     await all_answered(room, gateway, 1)
     assert [content for _, content in channel.sent_files] == [b"harmless"]
-    assert told == ["worse.txt cannot be sent: the scanner rejected it"]
-    refusals = [wording.file_not_sent(one, "the scanner rejected it") for one in ("bad.txt", "worse.txt")]
+    assert told == ["worse.txt cannot be sent: the virus scanner rejected the file"]
+    refusals = [
+        wording.file_not_sent(one, "the virus scanner rejected the file") for one in ("bad.txt", "worse.txt")
+    ]
     assert channel.texts() == ["here they are", *refusals]
 
 
@@ -414,6 +416,6 @@ async def test_speech_is_written_down_and_a_failing_endpoint_is_contained(room) 
     [[first], [second]] = agent.got
     assert (first.transcript, first.media_type) == ("good morning", "audio/ogg")
     assert second.transcript is None
-    assert second.missing == "it could not be transcribed: the endpoint is down"
+    assert second.missing == "the recording could not be transcribed: the endpoint is down"
     assert second.sha256 is not None
     await settled(lambda: any("could not be transcribed" in text for text in channel.texts()))

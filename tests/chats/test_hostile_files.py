@@ -141,7 +141,7 @@ async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch) ->
     event.media = (replace(event.media[0], kind=MessageType.VOICE),)
     await channel.handle_message(event)
     await all_answered(room, gateway, 1)
-    why = "could not be transcribed: it took too long"
+    why = "could not be transcribed: the transcription took too long"
     await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
     assert sorted(channel.texts()) == [f"a.ogg {why}.", "seen"]
     [shown] = eyes.shown

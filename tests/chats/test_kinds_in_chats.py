@@ -52,7 +52,7 @@ async def test_each_choice_has_a_button_and_the_pressed_one_is_the_answer(room) 
 
 async def test_a_reply_to_the_card_answers_a_question_that_takes_words(room) -> None:
     channel, card, until = await asked(room, WORDS)
-    assert "A reply to this message is an answer" in card.text
+    assert "You can also reply to this message" in card.text
     assert card.card.buttons == ()
     await channel.say("Name it Ben.", reply_to_message_id=card.message_id)
     await until(lambda: "heard: Name it Ben." in channel.texts())
@@ -71,7 +71,7 @@ async def test_a_message_that_answers_no_question_is_told_how_to_answer_the_open
     channel, card, until = await asked(room, CURRENCY)
     number = card.card.buttons[0].value.split()[1]
     await channel.say("EUR")
-    told = f"Queued: this is no answer to the open question, which comes first. To answer it: /answer {number} EUR | USD"
+    told = f"Queued. This does not answer the open question, which comes first. To answer the question: /answer {number} EUR | USD"
     await until(lambda: told in channel.texts())
     assert card.card.buttons != ()
 

@@ -209,7 +209,7 @@ async def test_an_answer_for_a_channel_that_is_gone_becomes_a_dead_letter_and_ot
     await telegram.say("t")
     await settled(lambda: "re: t" in telegram.texts(), room.hurry(gateway))
     [dead] = await gateway.outbox.dead_letters()
-    assert "its channel is not connected here" in dead.last_error
+    assert "the chat's channel is not connected to this server" in dead.last_error
     assert (await room.statuses())[InboundStatus.FAILED] == 1
 
 

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from gateway_room import Agent, settled, with_rules
+from machine import PATIENCE
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
@@ -160,7 +161,7 @@ async def test_what_is_attached_to_a_message_follows_it_and_what_cannot_be_sent_
     assert channel.texts() == [
         "Message 12",
         "The agent's file b.png could not be sent: it is too large for this chat.",
-        "The agent's file gone.txt could not be sent: its message was deleted.",
+        "The agent's file gone.txt could not be sent: the message with this file was deleted.",
     ]
     assert mail.told == [("arrived", "12/7")]
 
@@ -209,7 +210,9 @@ async def test_a_reply_that_names_no_message_or_is_refused_is_explained(room) ->
     for number, one in enumerate(words, 1):
         await channel.say(f"/reply {one}")
         await settled(lambda number=number: len(channel.texts()) == number)
-    assert channel.texts() == ["Add a number and a text: /reply <number> <text>"] * len(words)
+    assert channel.texts() == ["Write a number and a text after the command: /reply <number> <text>"] * len(
+        words
+    )
     for mail.refusal in (UnknownMessage("this chat has received no message 12"), ContactBlocked("no")):
         await channel.say("/reply 12 Yes")
         told = f"Not sent: {mail.refusal.message}."
@@ -221,12 +224,12 @@ async def test_where_no_messages_come_a_reply_is_told_so(room) -> None:
     _, channel = await room.open(Agent())
     await channel.say("/reply 12 Yes")
     await settled(lambda: bool(channel.texts()))
-    assert channel.texts() == ["This chat receives no messages."]
+    assert channel.texts() == ["This chat receives no messages from agents."]
 
 
 async def held_back(room, gateway, *, until):
     """Wait until the one message of the outbox is put off to this instant or later, without an attempt."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             rows = await room.runs.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=10))
             found = [(row.last_error, row.attempt_count, row.available_at >= until) for row in rows]

@@ -478,9 +478,7 @@ async def test_a_failure_of_the_agent_is_an_error_and_is_not_done_again(room) ->
 async def test_a_web_page_in_place_of_an_answer_has_the_caller_look_at_the_address(room) -> None:
     async with harbour(room) as it:
         it.model.add(NoModelEndpoint("the model's endpoint answered 200 with a web page: <html>"))
-        with pytest.raises(
-            openai.InternalServerError, match="a web page or other data: check base_url"
-        ) as raised:
+        with pytest.raises(openai.InternalServerError, match="a web page or other unexpected data") as raised:
             await it.chat("Hello")
         assert (raised.value.status_code, raised.value.code) == (502, "model_endpoint_missing")
         assert len(it.asked) == 1

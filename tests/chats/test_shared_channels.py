@@ -7,7 +7,7 @@ import pytest
 
 from fake_channel import FakeChannel
 from gateway_room import Agent, Room, all_answered, both_engines, settled
-from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.errors import Overloaded, StoreUnavailable
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
 from postroom.leases import LENGTH, Leases
@@ -96,3 +96,24 @@ async def test_what_was_to_be_said_by_the_one_that_stands_still_is_said_by_the_o
         await all_answered(room, other.gateway, 1)
     assert [*one.channel.texts(), *other.channel.texts()] == ["re: hello"]
     assert not one.channel.said
+
+
+async def test_a_retry_waits_for_the_server_with_the_channel_although_another_polls_first(room) -> None:
+    one, other = await two(room)
+
+    async def fail(activation, sink):
+        one.agent.act = None
+        raise Overloaded("the provider is down")
+
+    one.agent.act = fail
+    await one.channel.say("hello")
+    await settled(one.agent.began(1))
+    (_, here), (_, there) = room.opened
+    await here.settled()
+    room.clock.advance(LENGTH / 2)
+    await there.poll()
+    await there.settled()
+    assert other.agent.read == []
+    await here.poll()
+    await all_answered(room, one.gateway, 1)
+    assert one.channel.texts() == ["re: hello"]

@@ -76,7 +76,7 @@ async def test_what_is_said_is_mail_to_the_person_in_order_and_their_answer_come
     assert [one["body_md"] for one in inbox] == [f"number {number}" for number in range(5)]
     assert {one["subject"] for one in inbox} == {"U1 on telegram"}
     assert len({one["thread_id"] for one in inbox}) == 1
-    assert office.channel.texts() == ["Ana has received your message, and answers here."]
+    assert office.channel.texts() == ["Ana has received your message, and will answer here."]
     await office.answer(inbox[1]["id"], "Yes.\nAt ten.")
     await office.until(lambda: len(office.channel.texts()) == 2)
     assert office.channel.texts()[1] == "Ana: Yes.\nAt ten."
@@ -164,7 +164,7 @@ async def test_a_group_is_told_who_speaks_and_files_stay_in_the_chat(room, prepa
     await office.channel.say("look", user="u2", files=["f"], **group)
     await all_answered(room, office.gateway, 2)
     bodies = sorted([one["body_md"] for one in await office.inbox()])  # each has a session of their own
-    assert bodies == ["[U1] hello", "[U2] look\n\n(1 file is in the chat, and not included.)"]
+    assert bodies == ["[U1] hello", "[U2] look\n\n(1 file is in the chat, and not included here.)"]
     told = wording.files_not_passed_on("Ana")
     await office.until(lambda: told in office.channel.texts("-100"))
 

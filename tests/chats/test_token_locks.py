@@ -20,7 +20,7 @@ def taken(folder: Path, store_id: str = "", server: str = "") -> ScopedLocks:
 @pytest.mark.parametrize("second", [("", "/two"), ("b" * 32, "/two")])
 def test_a_token_is_not_taken_by_a_server_of_another_store(tmp_path, first, second) -> None:
     one = taken(tmp_path, *first)
-    with pytest.raises(ConfigError, match="another process receives with the same telegram token"):
+    with pytest.raises(ConfigError, match="another process receives messages with the same telegram token"):
         taken(tmp_path, *second)
     one.release_all()
     other = taken(tmp_path, *second)

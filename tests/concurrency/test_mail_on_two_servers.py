@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from machine import PATIENCE
 from postroom.contracts.errors import PostroomError
 from postroom.mail.commands import MarkMessageRead
 from postroom.mail.service import Mail, projects_of
@@ -117,7 +118,7 @@ async def test_a_project_that_is_held_up_stops_no_other(
         holder.begin()
         holder.send("SELECT pg_advisory_xact_lock($1)", (lock_number(name),))
         await asyncio.to_thread(holder.wait)
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             waiting = group.create_task(mail.call("send_message", message(held)))
             for _ in range(ROUNDS):
                 await mail.call("send_message", message(free))

@@ -7,6 +7,7 @@ import pytest
 from conformance.boxes import Box, on_both, on_each
 from conformance.promises import given
 from conformance.promises.given import Office, an_office, office, put_message, reservation
+from machine import PATIENCE
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import StoredAnswer, Term
 from postroom.contracts.outbox import OutboxDraft
@@ -49,7 +50,7 @@ async def test_what_a_change_or_a_look_returns_or_raises_is_the_callers(mail_sto
         with pytest.raises(ValueError, match="no") as caught:
             await run(fail)
         assert caught.value is raised
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(RuntimeError):  # and who waits for the answer is not left waiting
                 await run(lambda tx: next(iter(())))
     await mail_store.probe()

@@ -17,10 +17,6 @@ def three(box: Box, office: Office) -> list[int]:
     return [box.put(office.ada, [office.ben], now=5).id for _ in range(3)]
 
 
-def ids(messages) -> list[int]:
-    return [one.id for one in messages]
-
-
 def inbox(box: Box, agent_id: int, **narrowed) -> list[int]:
     return [entry.message.id for entry in box.inbox(agent_id, **{"limit": 10, **narrowed})]
 

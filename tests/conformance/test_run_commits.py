@@ -169,9 +169,8 @@ async def test_a_run_of_another_thread_is_refused(stores: RunStores) -> None:
     commit = everything(stores)
     await refused_whole(stores, replace(commit, run=run(stores, "r1", thread="u")), ForeignThread)
     assert await stores.threads.load_thread("u") is None
-    assert commit.delivery is not None
-    foreign = replace(commit.delivery, dispatch=asked(stores, "d9", thread="u"))
-    await refused_whole(stores, replace(commit, delivery=foreign), ForeignThread, InvalidRecord)
+    foreign = replace(commit, queues=asked(stores, "d9", thread="u"))
+    await refused_whole(stores, foreign, ForeignThread, InvalidRecord)
     assert await stores.dispatches.list_dispatches("u") == ()
 
 

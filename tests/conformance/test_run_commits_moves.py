@@ -20,7 +20,7 @@ from conformance.promises.run_given import (
 from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict, InvalidRecord, StaleClaim, VersionConflict
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -81,27 +81,27 @@ async def test_only_the_owner_begins_and_ends(stores: RunStores) -> None:
     assert await loaded(stores) == owned
 
 
-async def test_a_delivery_that_claims_its_dispatch_may_begin_at_once(stores: RunStores) -> None:
+async def test_a_commit_that_claims_its_dispatch_may_begin_it_at_once(stores: RunStores) -> None:
     await furnished(stores)
     claim = ClaimRequest(consumer="w", lease_ms=LEASE)
     for name in ("d1", "d2"):
         dispatch = asked(stores, name, run_id=f"new-{name}")
-        delivery = Delivery(dispatch=dispatch, claim=claim)
         executes = run(stores, dispatch.run_id, status=RunStatus.RUNNING, dispatch_id=name)
-        commit = ThreadCommit(thread_id="t", run=executes, begins="instance", delivery=delivery)
+        commit = ThreadCommit(
+            thread_id="t", run=executes, begins="instance", queues=dispatch, claimed_by=claim
+        )
         done = await stores.coordinator.commit(commit)
         owned = await loaded(stores, name)
         assert done.dispatch == owned
         assert owned.status is RunDispatchStatus.CLAIMED
         assert (owned.dispatch_instance_id, owned.run_status) == ("instance", RunStatus.RUNNING)
         assert await stores.threads.load_run(dispatch.run_id) == executes
-        again = replace(delivery, dispatch=asked(stores, "again"))
-        await refused_whole(stores, replace(commit, run=None, delivery=again), ActiveRunConflict)
+        again = asked(stores, "again")
+        await refused_whole(stores, replace(commit, run=None, queues=again), ActiveRunConflict)
         await stores.coordinator.commit(
             ThreadCommit(thread_id="t", claim=owned.claim_proof, ends=result(owned))
         )
-    unowned = Delivery(dispatch=asked(stores, "perhaps"))
-    commit = ThreadCommit(thread_id="t", begins="instance", delivery=unowned)
+    commit = ThreadCommit(thread_id="t", begins="instance", queues=asked(stores, "perhaps"))
     await refused_whole(stores, commit, InvalidRecord)
 
 
@@ -126,5 +126,11 @@ def _ending(stores: RunStores, owned: RunDispatch) -> ThreadCommit:
     """Return a commit that writes in every table and ends the run `r1` and its dispatch."""
     ended = run(stores, "r1", status=RunStatus.DONE, steps=5, dispatch_id=owned.dispatch_id)
     return replace(
-        everything(stores), delivery=None, run=ended, claim=owned.claim_proof, ends=result(owned), outbox=()
+        everything(stores),
+        queues=None,
+        claimed_by=None,
+        run=ended,
+        claim=owned.claim_proof,
+        ends=result(owned),
+        outbox=(),
     )

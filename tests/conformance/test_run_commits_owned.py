@@ -8,7 +8,9 @@ from typing import Any
 from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
+    KIND,
     LEASE,
+    TARGET,
     TOGETHER,
     a_thread,
     asked,
@@ -24,6 +26,7 @@ from conformance.promises.run_given import (
     said,
     taken,
 )
+from machine import PATIENCE
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatchStatus
 from postroom.contracts.errors import (
     ForeignThread,
@@ -35,8 +38,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Delivery, MessageQuery, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, MessageQuery, ThreadCommit
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
@@ -44,7 +48,7 @@ from postroom.testing import ManualClock
 @on_both
 async def test_a_commit_of_a_lost_claim_is_refused(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
-    commit = replace(everything(stores), delivery=None)
+    commit = replace(everything(stores), queues=None, claimed_by=None)
 
     async def lost(claim: Claim) -> None:
         await refused_whole(stores, replace(commit, claim=claim), StaleClaim)
@@ -67,7 +71,7 @@ async def test_a_commit_after_an_interrupt_is_refused(stores: RunStores, clock: 
     await furnished(stores)
     owned = await claimed(stores)
     await stores.dispatches.interrupt("t")
-    commit = replace(everything(stores), claim=owned.claim_proof, delivery=None)
+    commit = replace(everything(stores), claim=owned.claim_proof, queues=None, claimed_by=None)
     with refused(StaleClaim):
         await stores.coordinator.commit(commit)
     ended_row = await loaded(stores)
@@ -82,7 +86,7 @@ async def test_a_commit_after_an_interrupt_is_refused(stores: RunStores, clock: 
 async def test_a_claim_of_another_thread_proves_nothing(stores: RunStores) -> None:
     await furnished(stores)
     owned = await claimed(stores, thread="u")
-    commit = replace(everything(stores), claim=owned.claim_proof, delivery=None)
+    commit = replace(everything(stores), claim=owned.claim_proof, queues=None, claimed_by=None)
     await refused_whole(stores, commit, StaleClaim, ForeignThread)
     assert await loaded(stores) == owned
 
@@ -103,7 +107,7 @@ async def test_what_joins_a_dispatch_needs_it_queued(stores: RunStores) -> None:
     await furnished(stores)
     await enqueued(stores, "d1")
     await enqueued(stores, "elsewhere", thread="u")
-    commit = replace(everything(stores), delivery=None, joins="d1", outbox=())
+    commit = replace(everything(stores), queues=None, claimed_by=None, joins="d1", outbox=())
     for other in ("unknown", "elsewhere"):
         await refused_whole(stores, replace(commit, joins=other), VersionConflict)
     owned = await taken(stores)
@@ -181,7 +185,8 @@ async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStor
             messages=(Message.user("x", id="m1"),),
             run=run(stores, f"r{steps}", thread=thread),
             events=(event(thread=thread),),
-            delivery=Delivery(dispatch=asked(stores, f"d{steps}", thread=thread)),
+            outbox=(OutboxDraft(kind=KIND, target=TARGET),),
+            queues=asked(stores, f"d{steps}", thread=thread),
         )
         async with asyncio.TaskGroup() as group:
             work = group.create_task(stores.coordinator.commit(commit))
@@ -195,6 +200,7 @@ async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStor
         assert sorted(one for one in names if one) == (["m1", "m2"] if made else ["m2"])
         assert await stores.events.count(EventScope.thread(thread)) == int(made)
         assert len(await stores.dispatches.list_dispatches(thread)) == int(made)
+        assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=LEASE)) == int(made)
 
 
 @on_both
@@ -203,8 +209,8 @@ async def test_a_commit_and_an_interrupt_do_not_pass_each_other(stores: RunStore
         thread = f"t{number}"
         await a_thread(stores, thread)
         owned = await claimed(stores, f"d{number}", thread=thread)
-        delivery = Delivery(dispatch=asked(stores, f"e{number}", thread=thread))
-        commit = ThreadCommit(thread_id=thread, claim=owned.claim_proof, delivery=delivery)
+        queued = asked(stores, f"e{number}", thread=thread)
+        commit = ThreadCommit(thread_id=thread, claim=owned.claim_proof, queues=queued)
         async with asyncio.TaskGroup() as group:
             made = group.create_task(_goes_through(stores, commit, StaleClaim))
             done = group.create_task(stores.dispatches.interrupt(thread))
@@ -223,7 +229,7 @@ async def test_all_kinds_of_work_at_the_same_time_keep_every_rule(stores: RunSto
             with suppress(StateError, StaleClaim):
                 await _one_thing(stores, number + turn, thread, f"{number}-{turn}")
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for number in range(TOGETHER // 2):
             group.create_task(work(number))
     for thread in threads:
@@ -254,15 +260,15 @@ async def _one_thing(stores: RunStores, kind: int, thread: str, name: str) -> No
                 await stores.coordinator.commit(_step(thread, name, claim=owned.claim_proof))
                 await store.ack(owned.claim_proof)
         case 3:
-            delivery = Delivery(dispatch=asked(stores, f"d-{name}", thread=thread), claim=_CLAIM)
-            done = await stores.coordinator.commit(_step(thread, name, delivery=delivery))
+            queued = asked(stores, f"d-{name}", thread=thread)
+            done = await stores.coordinator.commit(_step(thread, name, queues=queued, claimed_by=_CLAIM))
             await store.nack(done.dispatch.claim_proof, error="again")
         case 4:
             await store.interrupt(thread)
             await store.reclaim_expired_leases()
         case _:
-            delivery = Delivery(dispatch=asked(stores, f"d-{name}", thread=thread), claim=_CLAIM)
-            done = await stores.coordinator.commit(_step(thread, name, delivery=delivery))
+            queued = asked(stores, f"d-{name}", thread=thread)
+            done = await stores.coordinator.commit(_step(thread, name, queues=queued, claimed_by=_CLAIM))
             await store.release(done.dispatch.claim_proof)
 
 

@@ -37,6 +37,7 @@ from dispatch_room import (
     waiting_run,
 )
 from log_lines import capture_logs
+from machine import PATIENCE
 from postroom.concurrency import MAX_PAUSE_MS
 from postroom.contracts import errors
 from postroom.contracts.activation import Recovery
@@ -639,7 +640,7 @@ async def owned_from_1000_to_1100(room):
 async def test_distributed_claim_same_dispatch_allows_exactly_one_consumer(room):
     store, now = room.stores.dispatches, room.clock.now()
     await store.enqueue(sample_dispatch("t", "r", "d", now=now))
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         names = [f"consumer-{number}" for number in range(32)]
         attempts = [group.create_task(store.claim_dispatch("d", name, lease_ms=30_000)) for name in names]
     [winner] = [claimed for attempt in attempts if (claimed := attempt.result()) is not None]

@@ -29,6 +29,7 @@ from dispatch_room import (
     until,
     waiting_run,
 )
+from machine import PATIENCE
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import ActiveRunConflict, InvalidSubmission
@@ -319,7 +320,7 @@ async def test_concurrent_submit_same_thread_only_one_claims(room):
             await room.stores.dispatches.cancel("nothing has this id")
             room.passes(milliseconds=5)
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for one in (tick(), *(submit(number) for number in range(3))):
             group.create_task(one)
     *replaced, newest = accepted

@@ -207,6 +207,16 @@ def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def lines_of(process: subprocess.Popen[str], count: int) -> list[str]:
+    """Return the next lines that a program prints; what takes too long is ended."""
+    timer = threading.Timer(PATIENCE, process.kill)
+    timer.start()
+    assert process.stdout is not None
+    found = [process.stdout.readline().rstrip("\n") for _ in range(count)]
+    timer.cancel()
+    return found
+
+
 def plain_environment(home: Path) -> dict[str, str]:
     """Return this environment without any setting of postroom."""
     kept = {

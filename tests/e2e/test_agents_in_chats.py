@@ -35,13 +35,10 @@ else:
 
 
 def agent_of(server: RunningServer, yard: Path) -> None:
-    """Make the server run an agent."""
+    """Make the server run an agent, whose program reaches the server with the token of its run alone."""
     yard.mkdir()
     (yard / "agent.py").write_text(AGENT)
-    runner = {
-        "argv": [sys.executable, str(yard / "agent.py")],
-        "env": {"POSTROOM_DATA_DIR": str(server.data_dir)},
-    }
+    runner = {"argv": [sys.executable, str(yard / "agent.py")]}
     with server.line() as line:
         line.tool("ensure_project", human_key=str(yard))
         line.tool("register_agent", project_key=str(yard), program="p", model="m", name="Ada")

@@ -14,8 +14,6 @@ import pytest
 
 from e2e.running import Refused, RunningServer, soon
 from e2e.test_lost_stores import postroom, wrote
-from postgres_server import running_postgres
-from store_kinds import refuse_missing
 
 pytestmark = pytest.mark.long
 
@@ -132,13 +130,6 @@ def test_a_database_that_comes_back_is_written_again(server: RunningServer) -> N
     assert send(server, "touched") == ""
     assert server.stop() == 0
     assert subjects(server.database) == ["accepted", "back", "touched"]
-
-
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    refuse_missing("postgres")
-    with running_postgres() as found:
-        yield found
 
 
 def checked(server: RunningServer, part: str) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.running import Cut, Line, RunningServer, plain_environment
+from e2e.running import Cut, Line, RunningServer, lines_of, plain_environment
 from machine import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -92,15 +91,6 @@ class Follower:
             env={**plain_environment(data.parent), "POSTROOM_DATA_DIR": str(data)},
         )
 
-    def lines(self, count: int) -> list[str]:
-        """Return the next lines; a watchdog ends what takes too long."""
-        timer = threading.Timer(20, self.process.kill)
-        timer.start()
-        assert self.process.stdout is not None
-        found = [self.process.stdout.readline().rstrip("\n") for _ in range(count)]
-        timer.cancel()
-        return found
-
     def end(self, signal_number: int | None = None) -> tuple[int, str]:
         if signal_number is not None:
             self.process.send_signal(signal_number)
@@ -110,13 +100,13 @@ class Follower:
 
 def test_the_command_follows_through_a_kill_with_each_number_once(server: RunningServer) -> None:
     follower = Follower(server.data_dir, "--follow", "--after", "0", "--json")
-    assert seqs([json.loads(one) for one in follower.lines(3)]) == [1, 2, 3]
+    assert seqs([json.loads(one) for one in lines_of(follower.process, 3)]) == [1, 2, 3]
     send(server, "one")
-    assert json.loads(follower.lines(1)[0])["kind"] == "message.sent"
+    assert json.loads(lines_of(follower.process, 1)[0])["kind"] == "message.sent"
     server.kill()
     server.start()
     send(server, "two")
-    assert seqs([json.loads(one) for one in follower.lines(1)]) == [5]
+    assert seqs([json.loads(one) for one in lines_of(follower.process, 1)]) == [5]
     code, said = follower.end(15)
     away, back = said.splitlines()
     assert (code, away.endswith("; waiting for the server"), back) == (143, True, "the server is back")
@@ -125,7 +115,7 @@ def test_the_command_follows_through_a_kill_with_each_number_once(server: Runnin
 def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None:
     send(server)
     every = Follower(server.data_dir)
-    found = [one.split("\t") for one in every.lines(4)]
+    found = [one.split("\t") for one in lines_of(every.process, 4)]
     assert every.end() == (0, "")
     assert [(one[0], one[2], one[3]) for one in found] == [
         ("1", "project.made", "-"),
@@ -135,11 +125,11 @@ def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None
     ]
     assert found[3][4] == "message=1 thread_id=msg-1 importance=normal"
     some = Follower(server.data_dir, "--kind", "message.sent", "--kind", "project.made", "--json")
-    assert seqs([json.loads(one) for one in some.lines(2)]) == [1, 4]
+    assert seqs([json.loads(one) for one in lines_of(some.process, 2)]) == [1, 4]
     assert some.end() == (0, "")
     for words, said in (
-        (("--after", "9"), "the newest entry is 4"),
-        (("--after", "9", "--follow"), "the newest entry is 4"),
+        (("--after", "9"), "the newest entry has the number 4"),
+        (("--after", "9", "--follow"), "the newest entry has the number 4"),
         (("--kind", "message.lost"), "unknown kind of event:"),
         (("--project", "/nowhere"), "no project is named"),
     ):

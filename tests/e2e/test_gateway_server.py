@@ -402,6 +402,6 @@ def test_two_servers_cannot_share_one_bot(tmp_path: Path) -> None:
             assert told(first, "status")["channels"]["telegram"]["state"] == "connected"
             done = up(second)
             assert done.returncode == 78
-            assert "another process receives with the same telegram token" in done.stderr
+            assert "another process receives messages with the same telegram token" in done.stderr
             assert "Traceback" not in done.stderr
             assert told(first, "status")["channels"]["telegram"]["state"] == "connected"

@@ -6,14 +6,14 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.running import Line, RunningServer, plain_environment
+from e2e.running import Line, RunningServer, lines_of, plain_environment
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -149,7 +149,7 @@ def test_commits_and_pushes_are_held_in_every_worktree(server: RunningServer, re
         assert said == ""
         git("mv", "piers/a 'b\".py", "moved.py")
         said = git("commit", "-q", "-m", "nobody", POSTROOM_AGENT="Nobody", code=1, POSTROOM_GUARD="block")
-        assert "there is no agent here" in said
+        assert "no agent belongs to this session" in said
         assert "is reserved by" in git("commit", "-q", "-m", "held", code=1)
         line.tool("release_file_reservations", **place, agent_name="Ada")
         git("commit", "-q", "-m", "free again")
@@ -169,18 +169,9 @@ class Watcher:
             env=surroundings,
         )
 
-    def lines(self, count: int) -> list[str]:
-        """Return the next lines; a watchdog ends what takes too long."""
-        timer = threading.Timer(20, self.process.kill)
-        timer.start()
-        assert self.process.stdout is not None
-        found = [self.process.stdout.readline().rstrip("\n") for _ in range(count)]
-        timer.cancel()
-        return found
-
     def end(self, signal_number: int) -> int:
         self.process.send_signal(signal_number)
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
@@ -192,17 +183,17 @@ def test_messages_are_streamed_once_through_an_absence_of_the_server(repo: Path,
     with RunningServer(data) as server, furnished(server, repo) as line:
         first = send(line, repo)
         watcher = Watcher(data, repo, "--after", "0")
-        assert watcher.lines(1) == [f"1\t{first}\tnormal\tAda"]
+        assert lines_of(watcher.process, 1) == [f"1\t{first}\tnormal\tAda"]
         second = send(line, repo)
-        assert watcher.lines(1) == [f"2\t{second}\tnormal\tAda"]
+        assert lines_of(watcher.process, 1) == [f"2\t{second}\tnormal\tAda"]
         server.kill()
         server.start()
     with RunningServer(data) as server, server.line() as line:
         third = send(line, repo)
-        assert watcher.lines(1) == [f"3\t{third}\tnormal\tAda"]
+        assert lines_of(watcher.process, 1) == [f"3\t{third}\tnormal\tAda"]
         assert watcher.end(15) == 143
         again = Watcher(data, repo, "--after", "1", "--json")
-        found = [json.loads(text) for text in again.lines(2)]
+        found = [json.loads(text) for text in lines_of(again.process, 2)]
         assert [(one["seq"], one["id"], one["from"]) for one in found] == [
             (2, second, "Ada"),
             (3, third, "Ada"),
@@ -221,7 +212,7 @@ def test_a_watcher_ends_when_nobody_reads_or_nothing_can_be_followed(
         assert watcher.process.stdout is not None
         watcher.process.stdout.close()
         send(line, repo)
-        assert watcher.process.wait(20) == 141
+        assert watcher.process.wait(PATIENCE) == 141
         assert watcher.process.stderr is not None
         assert watcher.process.stderr.read() == ""
         watcher.process.stderr.close()

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from e2e.running import plain_environment
+from machine import PATIENCE
 from postroom.app import places
 
 pytestmark = pytest.mark.long
@@ -48,7 +49,7 @@ def postroom(folder: Path) -> Iterator[Postroom]:
     if note := places.read_server_note(data):
         server = psutil.Process(note.pid)
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.wait(PATIENCE)
 
 
 def document(done: subprocess.CompletedProcess[str]) -> Any:

@@ -10,19 +10,10 @@ import psycopg
 import pytest
 
 from e2e.running import RunningServer, postroom
-from postgres_server import running_postgres
-from store_kinds import refuse_missing
 
 pytestmark = pytest.mark.long
 
 CONFIGURATION = 78
-
-
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    refuse_missing("postgres")
-    with running_postgres() as found:
-        yield found
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,8 +14,6 @@ import psycopg
 import pytest
 
 from e2e.running import RunningServer, postroom
-from postgres_server import running_postgres
-from store_kinds import refuse_missing
 
 pytestmark = pytest.mark.long
 
@@ -235,13 +233,6 @@ def test_the_ways_on_lead_on(folder: Path) -> None:
     with RunningServer(folder, "--new-store"):  # left in a unit file it sets nothing aside again
         pass
     assert list(folder.glob("archive.before-new-store.*")) == [aside]
-
-
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    refuse_missing("postgres")
-    with running_postgres() as found:
-        yield found
 
 
 def test_on_postgresql_a_schema_that_is_gone_older_or_another_is_refused(dsn: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def write(line: Line) -> int:
         "to": ["Ben"],
         "subject": "Hello",
         "body_md": "Is it?",
-        "thread_id": "first",
+        "thread_id": "dry:1",
     }
     sent = line.tool("send_message", project_key=FOLDER, attachments=[plan], **told)
     return int(sent["deliveries"][0]["payload"]["id"])
@@ -191,7 +191,7 @@ def test_refusals_are_structured_and_say_what_to_do(line: Line, era: str) -> Non
 
 TEMPLATES = {
     "mail://inbox/{project}/{agent}": INBOX,
-    "mail://thread/{project}/{thread}": f"mail://thread/{SLUG}/first",
+    "mail://thread/{project}/{thread}": f"mail://thread/{SLUG}/dry%3A1",
     "mail://agents/{project}": f"mail://agents/{SLUG}",
     "mail://reservations/{project}": f"mail://reservations/{SLUG}",
     "mail://project/{project}": "mail://project/%2Fyard%2Frev",
@@ -223,11 +223,12 @@ def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, message: i
         assert (content["uri"], content["mimeType"]) == (uri, "application/json")
         found[template.split("/")[2]] = json.loads(content["text"])
     assert message in [one["id"] for one in found["inbox"]]
-    assert found["thread"]["thread_id"] == "first"
+    assert found["thread"]["thread_id"] == "dry:1"
     assert [agent["name"] for agent in found["agents"]["agents"]][:2] == ["Ada", "Ben"]
     assert [one["path"] for one in found["reservations"]["reservations"]] == ["src/**"]
     assert found["project"]["human_key"] == FOLDER
     uri = f"mail://attachment/{SLUG}/Ben/{message}/{hashlib.sha256(PLAN).hexdigest()}"
+    assert uri in [file["resource"] for one in found["inbox"] for file in one["attachments"]]
     (content,) = call(line, era, "resources/read", uri=uri)["result"]["contents"]
     assert (content["uri"], content["mimeType"]) == (uri, "text/plain")
     assert base64.b64decode(content["blob"]) == PLAN

@@ -162,6 +162,7 @@ def places(postgres_dsn: str, schema: str, tmp_path: Path) -> Iterator[list[Plac
         "POSTROOM_DATABASE_URL": postgres_dsn,
         "POSTROOM_DATABASE_SCHEMA": schema,
         "POSTROOM_ALLOWED_HOSTS": HOST,
+        "POSTROOM_STOP_DELAY": "6s",
     }
     found = [Place(name, tmp_path, environment) for name in ("one", "two", "three")]
     try:

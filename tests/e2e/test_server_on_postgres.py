@@ -21,7 +21,7 @@ from e2e.peer import CLIENTS
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment, soon
 from embedded_room import echo
 from machine import PATIENCE
-from postgres_server import PostgresServer, is_given, running_postgres
+from postgres_server import PostgresServer, is_given
 from postroom.embedded.mailbox import Mailbox
 from store_kinds import refuse_missing
 
@@ -32,13 +32,6 @@ SLUG = "yard-elephants"
 CONFIGURATION, TEMPORARY = 78, 75
 _NUMBERS = count(1)
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    refuse_missing("postgres")
-    with running_postgres() as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
-"""Ctrl-C at the terminal of a server with an active run: it names the runs that it waits for, and ends without a traceback."""
+"""Ctrl-C at the terminal of a server: it says what it waits for, and ends without a traceback."""
 
 import signal
 from pathlib import Path
 
 import pytest
 
-from e2e.running import RunningServer, soon
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_work_in_a_browser import agent, command
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -50,5 +51,23 @@ def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int, chats: str) 
         if times == 2:
             process.send_signal(signal.SIGINT)
             soon(lambda: "Skipping the wait" in server.log())
+        assert process.wait(PATIENCE) == 130
+        assert "Traceback" not in server.log()
+
+
+def test_a_server_with_a_stop_delay_answers_calls_but_is_not_ready_until_a_second_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    environment = {**plain_environment(tmp_path), "POSTROOM_STOP_DELAY": "10m"}
+    with RunningServer(tmp_path / "data", environment=environment) as server, server.line() as line:
+        process = server._process
+        assert process is not None
+        process.send_signal(signal.SIGINT)
+        not_ready = soon(lambda: (told := line.request("GET", "/readyz")).status == 503 and told)
+        assert not_ready
+        assert not_ready.json()["checks"]["stopping"] == {"state": "failed"}
+        line.tool("ensure_project", human_key=str(tmp_path))
+        assert "For 600 s the server still answers calls" in server.log()
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert "Traceback" not in server.log()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from embedded_room import answer_open_question, asking, both_engines, echo, in_state, told
+from machine import PATIENCE
 from postroom import (
     Budget,
     BudgetScope,
@@ -64,13 +65,13 @@ async def test_a_run_that_asks_goes_on_with_the_answer_and_what_comes_behind_it_
         elsewhere = await mailbox.handle(handle.id)
         asked = await answer_open_question(elsewhere, "go ahead", approved=True, by="Ann")
         said = "main: True go ahead by Ann"
-        assert await handle.result(timeout=30) == said
+        assert await handle.result(timeout=PATIENCE) == said
         assert await told(events) == [("end", said)]
         with pytest.raises(StaleDecision):
             await handle.answer("too late", question_id=asked)
         assert await (await asking(behind)).cancel()
         with pytest.raises(RunUnsuccessful, match="was cancelled"):
-            await behind.result(timeout=30)
+            await behind.result(timeout=PATIENCE)
 
 
 async def test_a_late_answer_never_counts_for_the_next_question(opening):
@@ -99,7 +100,7 @@ async def test_a_late_answer_never_counts_for_the_next_question(opening):
             await mailbox.admin.submit_background(request)
         assert (await handle.status()).question_id == now.question_id
         await handle.answer(question_id=now.question_id, approved=False, by="Ann")
-        assert await handle.result(timeout=30) == "Bob True, Ann False"
+        assert await handle.result(timeout=PATIENCE) == "Bob True, Ann False"
 
 
 async def test_the_same_answer_may_be_given_twice_and_another_answer_is_refused(opening):
@@ -120,7 +121,7 @@ async def test_the_same_answer_may_be_given_twice_and_another_answer_is_refused(
                 await handle.answer("yes", **answer | other)
         assert (await handle.status()).question_id == second
         await handle.answer("no", question_id=second)
-        assert await handle.result(timeout=30) == "Ann yes, then no"
+        assert await handle.result(timeout=PATIENCE) == "Ann yes, then no"
         await handle.answer("yes", **answer)  # after the end of the run
         await handle.answer("no", question_id=second)
         with pytest.raises(StaleDecision, match="has another answer already; the run asks nothing"):
@@ -137,7 +138,7 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays_open(opening)
         with pytest.raises(StaleDecision):
             await handle.answer("late", question_id="an earlier one")
         await handle.answer("yes", question_id=asked)
-        assert await handle.result(timeout=30) == "yes"
+        assert await handle.result(timeout=PATIENCE) == "yes"
 
 
 async def test_an_answer_is_taken_when_the_queue_of_its_thread_is_full(opening):
@@ -150,7 +151,7 @@ async def test_an_answer_is_taken_when_the_queue_of_its_thread_is_full(opening):
         with pytest.raises(QueueFull):
             await mailbox.enqueue("t", "third")
         await answer_open_question(handle, "yes")
-        assert [await one.result(timeout=30) for one in (handle, behind)] == ["yes", "second"]
+        assert [await one.result(timeout=PATIENCE) for one in (handle, behind)] == ["yes", "second"]
 
 
 async def test_a_run_that_goes_on_is_not_said_to_wait(opening):
@@ -172,7 +173,7 @@ async def test_a_run_that_goes_on_is_not_said_to_wait(opening):
             assert (await handle.status()).question is None
             slow.set()
         going.set()
-        assert await handle.result(timeout=30) == "yes"
+        assert await handle.result(timeout=PATIENCE) == "yes"
 
 
 async def test_a_run_that_asks_or_sleeps_keeps_its_tenant_and_its_turn(opening):
@@ -186,7 +187,7 @@ async def test_a_run_that_asks_or_sleeps_keeps_its_tenant_and_its_turn(opening):
             handle = await asking(await mailbox.enqueue(text, text, **options))
             if text == "asks":
                 await answer_open_question(handle, "yes")
-                assert await handle.result(timeout=30) == "yes"
+                assert await handle.result(timeout=PATIENCE) == "yes"
             rows = await mailbox.admin.list_dispatches(text)
             kept = {(row.tenant, row.limit_key, row.priority, row.max_attempts) for row in rows}
             assert (len(rows), kept) == (2, {("a", "k", 7, 2)})
@@ -205,14 +206,14 @@ async def test_what_was_given_up_is_tried_again_behind_a_question(opening):
     async with opening(work) as mailbox:
         failed = await mailbox.enqueue("t", "fails")
         with pytest.raises(RunUnsuccessful):
-            await failed.result(timeout=30)
+            await failed.result(timeout=PATIENCE)
         asks = await asking(await mailbox.enqueue("t", "asks"))
         mended.append("yes")
         again = await mailbox.dead_letters.replay(failed.id)
         assert (await again.status()).state is State.QUEUED
         assert (await asks.status()).question == "May I?"
         await answer_open_question(asks, "yes")
-        assert [await one.result(timeout=30) for one in (asks, again)] == ["yes", "mended"]
+        assert [await one.result(timeout=PATIENCE) for one in (asks, again)] == ["yes", "mended"]
 
 
 async def test_work_that_catches_what_suspends_it_fails_with_a_reason_and_harms_nothing_else(opening):
@@ -224,8 +225,8 @@ async def test_work_that_catches_what_suspends_it_fails_with_a_reason_and_harms_
 
     async with opening(swallowing) as mailbox:
         with pytest.raises(RunUnsuccessful, match="continued after a question"):
-            await (await mailbox.enqueue("bad", "ask", attempts=1)).result(timeout=30)
-        assert await (await mailbox.enqueue("good", "fine")).result(timeout=30) == "went on"
+            await (await mailbox.enqueue("bad", "ask", attempts=1)).result(timeout=PATIENCE)
+        assert await (await mailbox.enqueue("good", "fine")).result(timeout=PATIENCE) == "went on"
 
 
 @pytest.mark.parametrize("of", [{"tenant": "acme"}, {"limit_key": "model"}, {"agent": "ada"}])
@@ -238,7 +239,7 @@ async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(op
         question = (await (await asking(handles[5])).status()).question
         assert question.startswith(f"The budget of {name} for this month is used up")
         await answer_open_question(handles[5], approved=True, by="Ann")
-        assert {await one.result(timeout=30) for one in handles} == {"you said hello"}
+        assert {await one.result(timeout=PATIENCE) for one in handles} == {"you said hello"}
 
 
 # Side by side.
@@ -298,7 +299,7 @@ async def test_a_failure_beside_a_question_is_a_failure(opening):
 
     async with opening(both) as mailbox:
         with pytest.raises(RunUnsuccessful, match="no such lamp"):
-            await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=30)
+            await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=PATIENCE)
 
 
 class TwoApprovals(RunDispatchExecutor):
@@ -324,7 +325,7 @@ async def test_the_first_of_two_questions_stays_open_when_the_second_is_answered
         for question in ("second", "first"):
             await asking(handle)
             await handle.answer("yes", question_id=question)
-        assert await handle.result(timeout=30) == "both"
+        assert await handle.result(timeout=PATIENCE) == "both"
         assert await told(handle.events()) == [("question", "first?"), ("end", "both")]
 
 
@@ -348,7 +349,7 @@ async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on_and_a_l
             await handle.answer("too late", question_id=missed)
         await answer_open_question(handle, "because")  # the run is begun again, and knows
         await mailbox.run_until_idle()
-        assert await handle.result(timeout=30) == "True None ''"
+        assert await handle.result(timeout=PATIENCE) == "True None ''"
         step = ("step", "ask-deploy-55a57d5d-1")
         asked = [one for one in await told(handle.events()) if one[0] != "end"]
         assert asked == [("question", "Deploy?"), step, ("question", "Why not?")]
@@ -378,7 +379,7 @@ async def test_an_answer_to_a_question_that_timed_out_is_refused_while_the_run_g
         with pytest.raises(StaleDecision):
             await mailbox.admin.submit_background(request)
         holds.set()
-        assert await handle.result(timeout=30) == "True"
+        assert await handle.result(timeout=PATIENCE) == "True"
 
 
 async def test_an_answer_in_time_is_had_at_once_and_the_deadline_never_comes(opening):
@@ -393,7 +394,7 @@ async def test_an_answer_in_time_is_had_at_once_and_the_deadline_never_comes(ope
         handle = await asking(await mailbox.enqueue("t", "go"))
         assert (await handle.status()).question == "Deploy?"
         await answer_open_question(handle, "yes", approved=True)
-        assert await handle.result(timeout=30) == "False True yes"
+        assert await handle.result(timeout=PATIENCE) == "False True yes"
         assert begun == [handle.id] * 2
         assert [row.status for row in await mailbox.admin.list_dispatches("t")] == ["Acked"] * 2
 
@@ -416,7 +417,7 @@ async def test_of_an_answer_and_a_deadline_at_the_same_instant_exactly_one_count
                 expected = "Ann"
             except StaleDecision:
                 expected = "nobody"
-            assert await handle.result(timeout=30) == expected
+            assert await handle.result(timeout=PATIENCE) == expected
 
 
 async def test_a_run_that_sleeps_goes_on_in_time_and_lets_nobody_by(manual):

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from embedded_room import echo, told
+from machine import PATIENCE
 from postroom import (
     Budget,
     BudgetScope,
@@ -182,7 +183,7 @@ async def test_an_invalid_argument_in_a_run_ends_it_for_good(opening):
         for number, (_, why) in enumerate(STEPS):
             handle = await mailbox.enqueue("t", f"{number}")
             with pytest.raises(RunUnsuccessful, match=why):
-                await handle.result(timeout=30)
+                await handle.result(timeout=PATIENCE)
             assert (await handle.status()).state is State.FAILED
             assert [type for type, _ in await told(handle.events())] == ["end"]
             assert executions.pop() == handle.id
@@ -199,7 +200,7 @@ def test_an_invalid_argument_in_a_run_that_blocks_ends_it_for_good():
     with sync.Mailbox.open("memory", work) as mailbox:
         for number, (_, why) in enumerate(STEPS):
             with pytest.raises(RunUnsuccessful, match=why):
-                mailbox.enqueue("t", f"{number}").result(timeout=30)
+                mailbox.enqueue("t", f"{number}").result(timeout=PATIENCE)
             assert len(executions) == number + 1
         with pytest.raises(InvalidArgument, match="progress must be a function"):
             mailbox.enqueue_many([Item("t2", "a")], progress=5)
@@ -254,7 +255,7 @@ async def test_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
     folder.mkdir(parents=True)
     async with Mailbox.open(f"sqlite:///{folder}/runs.db", echo) as mailbox:
-        assert await (await mailbox.enqueue("t", "hello")).result(timeout=30) == "you said hello"
+        assert await (await mailbox.enqueue("t", "hello")).result(timeout=PATIENCE) == "you said hello"
 
 
 async def test_work_that_cannot_be_awaited_or_takes_no_run_is_refused():
@@ -292,7 +293,7 @@ async def test_a_config_under_which_nothing_executes_is_refused(tmp_path):
         assert list(tmp_path.iterdir()) == []
         async with Mailbox.open("memory", echo, config=MailboxConfig(**{setting: right})) as mailbox:
             handle = await mailbox.enqueue("t", "hello", tenant="a")
-            assert await handle.result(timeout=30) == "you said hello"
+            assert await handle.result(timeout=PATIENCE) == "you said hello"
     async with Mailbox.open("memory", None, config=MailboxConfig(max_concurrent_runs=0)) as mailbox:
         assert (await (await mailbox.enqueue("t", "hello")).status()).state is State.QUEUED
     for option in ("config", "schema"):
@@ -316,6 +317,6 @@ async def test_a_small_budget_asks_with_its_own_numbers(opening):
     ):
         config = MailboxConfig(budgets=(Budget(per=BudgetScope.ALL, cost_micros=limit),))
         async with Mailbox.open("memory", work, config=config) as mailbox:
-            await (await mailbox.enqueue("t", used)).result(timeout=30)
+            await (await mailbox.enqueue("t", used)).result(timeout=PATIENCE)
             held = await mailbox.enqueue("t", "two")
             assert text in (await anext(held.events())).text

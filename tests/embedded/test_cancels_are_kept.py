@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from embedded_room import both_engines
+from machine import PATIENCE
 from postroom import MailboxConfig, RunUnsuccessful, State
 from postroom.contracts.activation import BusyPolicy, DeliveryOptions, RunActivation
 from postroom.contracts.errors import (
@@ -25,7 +26,7 @@ from postroom.contracts.tools import ToolCallResume
 
 async def assert_cancelled(handle):
     with pytest.raises(RunUnsuccessful, match="was cancelled"):
-        await handle.result(timeout=30)
+        await handle.result(timeout=PATIENCE)
 
 
 async def test_a_cancelled_run_neither_executes_again_nor_is_a_dead_letter_after_a_crash(manual):
@@ -88,7 +89,7 @@ async def test_a_cancel_says_true_only_if_the_run_ends_as_cancelled(opening):
                 await asyncio.sleep(0)
             said = await handle.cancel()
             with suppress(RunUnsuccessful):
-                await handle.result(timeout=30)
+                await handle.result(timeout=PATIENCE)
             assert said == ((await handle.status()).state is State.CANCELLED), place
 
 
@@ -154,7 +155,7 @@ async def test_a_refused_submission_leaves_the_active_run_to_finish(opening):
         with pytest.raises(ActiveRunConflict):
             await mailbox.admin.submit(RunActivation.new("t", [Message.user("at once")]))
         may_stop.set()
-        assert await handle.result(timeout=30) == "finished"
+        assert await handle.result(timeout=PATIENCE) == "finished"
         runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="t"))
         assert [run.run_id for run in runs] == [handle.id], "nothing was written of the refused submission"
 
@@ -183,7 +184,7 @@ async def test_a_submission_that_must_be_refused_interrupts_nothing(opening):
                 with pytest.raises(refusal):
                     await submit(request, strategy=strategy)
         goes_on.set()
-        assert await active.result(timeout=30) == "finished"
+        assert await active.result(timeout=PATIENCE) == "finished"
         runs = await mailbox.stores.threads.list_runs(RunQuery(thread_id="t"))
         assert [run.run_id for run in runs] == [active.id]
 
@@ -238,7 +239,7 @@ async def test_the_stream_of_a_run_that_gives_way_ends_with_its_cancel(opening):
         first, events = await mailbox.admin.submit(RunActivation.new("t", ["x"]))
         await begun.wait()
         await mailbox.admin.submit(RunActivation.new("t", ["at once"]))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             last = [event async for event in events][-1]
         assert (last.run_id, last.termination.type) == (first.run_id, TerminationKind.CANCELLED)
 
@@ -260,7 +261,7 @@ async def test_a_submission_with_the_dedupe_key_of_the_active_run_takes_its_plac
         await begun.wait()
         second = replace(RunActivation.new("t", ["at once"]), delivery=delivery)
         accepted, _ = await mailbox.admin.submit(second)
-        assert await (await mailbox.handle(accepted.run_id)).result(timeout=30) == "finished"
+        assert await (await mailbox.handle(accepted.run_id)).result(timeout=PATIENCE) == "finished"
         await assert_cancelled(await mailbox.handle(active.run_id))
 
 
@@ -282,7 +283,7 @@ async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_
         request = RunActivation.new("t", [], continue_run_id=queued.id, decisions=[(call_id, decision)])
         await mailbox.admin.submit_background(request)
         begins.set()
-        assert await queued.result(timeout=30) == "yes"
+        assert await queued.result(timeout=PATIENCE) == "yes"
         asks = await mailbox.enqueue("second", "x")
         async for event in asks.events():
             if event.type == "question":

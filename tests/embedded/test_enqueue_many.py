@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from embedded_room import SOON, both_engines, echo, on, texts, told
+from machine import PATIENCE
 from postroom import (
     Budget,
     BudgetScope,
@@ -164,7 +165,7 @@ async def test_the_same_items_again_are_answered_at_once(opening):
     items = [Item(f"t{number}", number, key="once") for number in range(5)]
     async with opening(echo) as mailbox:
         for handle in await mailbox.enqueue_many(items):
-            await handle.result(timeout=30)
+            await handle.result(timeout=PATIENCE)
         del handle
         again = [await mailbox.enqueue("t0", 0, key="once"), *await mailbox.enqueue_many(items)]
         assert [await handle.result(timeout=1) for handle in again[:2]] == ["you said 0"] * 2
@@ -400,7 +401,7 @@ async def test_a_schedule_is_kept_listed_paused_triggered_and_removed_and_is_the
         assert [one.name for one in await mailbox.schedules.list()] == ["hourly", "monday"]
         assert (await mailbox.schedules.pause("monday")).is_paused
         handle = await mailbox.schedules.trigger("monday")
-        assert await handle.result(timeout=30) == 'you said {"page":1}'
+        assert await handle.result(timeout=PATIENCE) == 'you said {"page":1}'
         assert not (await mailbox.schedules.resume("monday")).is_paused
         hourly, monday = await mailbox.schedules.list()
         assert [hourly.submitted, monday.submitted] == [0, 1]
@@ -425,7 +426,7 @@ async def test_workers_that_share_a_database_enqueue_each_tick_once(opening):
         mailboxes = [await opened.enter_async_context(opening(note)) for _ in range(4)]
         for one in mailboxes:
             await one.schedules.add("ticking", "t", "go", every=timedelta(seconds=1))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await three.wait()
         for one in mailboxes:
             await one.schedules.remove("ticking")

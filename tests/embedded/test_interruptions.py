@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from embedded_room import answer_open_question, on, texts
+from machine import PATIENCE
 from postroom import (
     Budget,
     BudgetScope,
@@ -43,7 +44,7 @@ class LongWork:
         return "done"
 
     async def begun(self):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await self._begun.wait()
         self._begun.clear()
 
@@ -69,7 +70,7 @@ async def test_a_run_that_outlives_nine_killed_servers_is_done_and_no_dead_lette
         await killed(mailbox, work, 9)
         mailbox.clock.advance(timedelta(seconds=5))
         await mailbox.run_until_idle()
-        assert await handle.result(timeout=30) == "done"
+        assert await handle.result(timeout=PATIENCE) == "done"
         assert [one async for one in mailbox.dead_letters] == []
 
 
@@ -82,7 +83,7 @@ async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(man
             mailbox.clock.advance(timedelta(hours=1))
             await mailbox.run_until_idle()
         with pytest.raises(RunUnsuccessful, match="the other side is away"):
-            await handle.result(timeout=30)
+            await handle.result(timeout=PATIENCE)
         [dead] = [one async for one in mailbox.dead_letters]
         assert (dead.attempts, dead.interruptions) == (2, 3)
 
@@ -148,7 +149,7 @@ async def test_a_server_that_stops_in_good_order_interrupts_its_runs_and_fails_n
                 await work.begun()
                 continue
             with pytest.raises(RunUnsuccessful, match="was interrupted 3 times"):
-                await handle.result(timeout=30)
+                await handle.result(timeout=PATIENCE)
             [dead] = [one async for one in mailbox.dead_letters]
             assert (dead.attempts, dead.interruptions) == (0, 3)
 
@@ -179,7 +180,7 @@ async def test_a_deadline_that_has_passed_leaves_the_active_run_alone_whatever_i
     async with manual(work) as mailbox, asyncio.TaskGroup() as group:
         active = await mailbox.enqueue("t", "first")
         group.create_task(mailbox.run_until_idle())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await begun.wait()
         late = from_now(mailbox, -5)
         for policy in BusyPolicy:
@@ -194,7 +195,7 @@ async def test_a_deadline_that_has_passed_leaves_the_active_run_alone_whatever_i
                 assert refused.value.remedy == "set a later deadline, or leave it out"
                 assert (await active.status()).state is State.RUNNING
         going.set()
-        assert await active.result(timeout=30) == "done"
+        assert await active.result(timeout=PATIENCE) == "done"
         assert await texts(mailbox) == ["first", "done"]
 
 
@@ -257,7 +258,7 @@ async def test_a_run_that_started_in_time_is_tried_again_after_its_deadline(manu
         await mailbox.run_until_idle()
         mailbox.clock.advance(timedelta(seconds=10))
         await mailbox.run_until_idle()
-        assert await handle.result(timeout=30) == "done"
+        assert await handle.result(timeout=PATIENCE) == "done"
 
 
 @on("memory", "postgres")
@@ -268,7 +269,7 @@ async def test_a_run_that_a_killed_server_had_started_in_time_goes_on_after_its_
         await killed(mailbox, work, 1)
         mailbox.clock.advance(timedelta(minutes=2))
         await mailbox.run_until_idle()
-        assert await handle.result(timeout=30) == "done"
+        assert await handle.result(timeout=PATIENCE) == "done"
 
 
 async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_enqueued_again(manual):
@@ -294,7 +295,7 @@ async def test_a_queued_run_whose_deadline_has_passed_says_so_until_it_fails(man
         mailbox.clock.advance(timedelta(seconds=6))
         reason = await mailbox.admin.why_not(late.id)
         assert (reason.why, reason.until) == (WhyNot.TOO_LATE, None)
-        assert reason.text.endswith("has passed: it never starts, and fails at the next sweep")
+        assert reason.text.endswith("has passed: the run never starts, and fails at the next sweep")
         ends.set()
         await mailbox.run_until_idle()
         assert (await first.status()).state is State.DONE
@@ -323,7 +324,7 @@ async def test_the_sweep_fails_queued_runs_whose_deadline_has_passed_though_thei
         late = await mailbox.enqueue("chat", "late", deadline=from_now(mailbox, 5))
         later = await mailbox.enqueue("chat", "later", deadline=from_now(mailbox, 7))
         group.create_task(mailbox.run_until_idle())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await begun.wait()
         mailbox.clock.advance(timedelta(seconds=6))
         assert "the deadline passed before the run was started" in await until_swept(mailbox, late)
@@ -331,7 +332,7 @@ async def test_the_sweep_fails_queued_runs_whose_deadline_has_passed_though_thei
         assert (await later.status()).state is State.QUEUED
         assert [one.run_id async for one in mailbox.dead_letters] == [late.id]
         ends.set()
-        assert [await one.result(timeout=30) for one in (first, later)] == ["first", "later"]
+        assert [await one.result(timeout=PATIENCE) for one in (first, later)] == ["first", "later"]
 
 
 async def test_a_run_that_asks_whether_it_may_start_fails_at_its_deadline_and_the_next_run_asks(manual):
@@ -351,7 +352,7 @@ async def test_a_run_that_asks_whether_it_may_start_fails_at_its_deadline_and_th
         await mailbox.run_until_idle()
         await answer_open_question(held, approved=True)
         await mailbox.run_until_idle()
-        assert await held.result(timeout=30) == "held"
+        assert await held.result(timeout=PATIENCE) == "held"
 
 
 async def test_a_deadline_that_passes_while_its_run_waits_fails_the_run(manual):
@@ -361,7 +362,7 @@ async def test_a_deadline_that_passes_while_its_run_waits_fails_the_run(manual):
         mailbox.clock.advance(timedelta(seconds=6))
         await mailbox.run_until_idle()
         with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
-            await late.result(timeout=30)
+            await late.result(timeout=PATIENCE)
         assert [one.attempts async for one in mailbox.dead_letters] == [1]
 
 
@@ -420,4 +421,4 @@ async def test_a_run_that_a_budget_held_may_be_answered_after_the_deadline_once_
         await mailbox.admin.run_sweep()
         await answer_open_question(held, "yes")
         await mailbox.run_until_idle()
-        assert await held.result(timeout=30) == "yes"
+        assert await held.result(timeout=PATIENCE) == "yes"

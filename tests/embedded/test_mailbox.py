@@ -21,6 +21,7 @@ from embedded_room import (
     texts,
     told,
 )
+from machine import PATIENCE
 from postroom import (
     BusyPolicy,
     GiveUp,
@@ -87,7 +88,7 @@ async def test_values_go_in_and_out(opening):
         assert (await again.status()).state is State.DONE
         assert not await again.cancel()
         with failing("the enqueued content is not of type Job"):
-            await (await mailbox.enqueue("jobs", {"page": "three"})).result(timeout=30)
+            await (await mailbox.enqueue("jobs", {"page": "three"})).result(timeout=PATIENCE)
 
 
 @dataclass
@@ -117,7 +118,7 @@ async def test_what_would_read_back_otherwise_or_not_at_all_is_refused(opening):
             with pytest.raises((errors.InvalidArgument, errors.InvalidSubmission)):
                 await mailbox.enqueue("t", value)
             with failing("the result of the run cannot be stored"):
-                await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=30)
+                await (await mailbox.enqueue("t", "go", attempts=1)).result(timeout=PATIENCE)
             assert "step 'it' cannot be stored" in refused.pop()
 
 
@@ -138,7 +139,7 @@ async def test_the_result_of_a_run_takes_no_longer_than_it_may(opening):
             with pytest.raises(TimeoutError, match=says):
                 await handle.result(timeout=timeout)
         work.going.set()
-        await handle.result(timeout=30)
+        await handle.result(timeout=PATIENCE)
         assert [await handle.result(timeout=timeout) for timeout in (0, -1, 1e-9)] == ["go"] * 3
 
 
@@ -151,7 +152,7 @@ async def test_a_run_that_fails_with_an_exception_without_a_text_fails_with_the_
     async with opening(work) as mailbox:
         handle = await mailbox.enqueue("t", "go", attempts=1)
         with pytest.raises(errors.RunUnsuccessful, match=f"^run {handle.id} failed: TimeoutError\n"):
-            await handle.result(timeout=30)
+            await handle.result(timeout=PATIENCE)
         assert [one.error async for one in mailbox.dead_letters] == ["TimeoutError"]
 
 
@@ -182,7 +183,7 @@ async def test_the_conversation_is_told_without_what_is_to_be_answered_or_was_qu
     async with opening(remember) as mailbox:
         handles = [await mailbox.enqueue("t", text) for text in "abc"]
         going.set()
-        answers = [await handle.result(timeout=30) for handle in handles]
+        answers = [await handle.result(timeout=PATIENCE) for handle in handles]
     assert answers == ["A", "a / A / B", "a / A / b / a / A / B / C"]
 
 
@@ -209,7 +210,7 @@ async def test_a_step_is_not_done_twice_when_the_run_comes_again(opening):
     async with opening(order) as mailbox:
         handle = await mailbox.enqueue("t", "go")
         said = "7 by step Job(page=7, tags=[])"
-        assert await handle.result(timeout=30) == said
+        assert await handle.result(timeout=PATIENCE) == said
         assert done == ["charged", "failed"]
         assert await told(handle.events()) == [("step", "charge"), ("step", "book"), ("end", said)]
 
@@ -234,7 +235,7 @@ async def test_a_step_is_tried_as_often_as_it_may_be_and_its_name_is_its_own(ope
         assert logged == [f"step call failed, attempt {n} of 3: away" for n in (1, 2)]
         for name, why in ((" ", "needs a name"), ("call", "occurs twice")):
             with failing(why):
-                await (await mailbox.enqueue("t", name)).result(timeout=30)
+                await (await mailbox.enqueue("t", name)).result(timeout=PATIENCE)
 
 
 @on("sqlite")
@@ -254,12 +255,12 @@ async def test_what_was_left_is_gone_on_with(opening):
 
     async with opening(first_half, MailboxConfig(drain_grace=timedelta(0))) as mailbox:
         handle = await mailbox.enqueue("t", "go")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while begun != ["half", "stuck"]:
                 await asyncio.sleep(0)
     async with opening(whole) as mailbox:
         handle = await mailbox.handle(handle.id)
-        assert await handle.result(timeout=30) == "go"
+        assert await handle.result(timeout=PATIENCE) == "go"
         logged = [text for type, text in await told(handle.events()) if type == "log"]
     assert (begun, logged) == (["half", "stuck"], ["the first half", "the whole"])
 
@@ -270,7 +271,7 @@ async def test_nothing_begins_beside_a_step_that_cannot_be_stopped(opening):
     def blocking(text):
         at_work.append(f"{text} begins")
         began.set()
-        let_go.wait(30)
+        let_go.wait(PATIENCE)
         at_work.append(f"{text} ends")
 
     async def work(run):
@@ -281,7 +282,7 @@ async def test_nothing_begins_beside_a_step_that_cannot_be_stopped(opening):
         await asyncio.to_thread(began.wait, 30)
         assert await first.cancel()
         let_go.set()
-        await second.result(timeout=30)
+        await second.result(timeout=PATIENCE)
     assert at_work == ["one begins", "one ends", "two begins", "two ends"]
 
 
@@ -297,7 +298,7 @@ async def test_a_cancelled_run_whose_step_blocks_a_thread_is_left_behind(opening
             await asyncio.to_thread(began.wait, 30)
             assert await handle.cancel()
             with failing("cancelled"):
-                await handle.result(timeout=30)
+                await handle.result(timeout=PATIENCE)
             let_go.set()
     finally:
         let_go.set()
@@ -330,7 +331,7 @@ async def test_events_come_in_the_order_in_which_the_run_told_them_and_are_read_
         live += [event async for event in events]
         assert [(event.type, event.text) for event in live] == expected
         handle = await mailbox.enqueue("u", "go")
-        await handle.result(timeout=30)
+        await handle.result(timeout=PATIENCE)
         kept = [event async for event in handle.events()]
         assert [(event.type, event.text) for event in kept] == expected
         assert [event async for event in handle.events(after=None)] == kept
@@ -420,7 +421,7 @@ async def test_work_that_cannot_succeed_is_executed_once_and_so_is_its_step(open
         ):
             handle = await mailbox.enqueue("mail", "to nobody")
             with failing("550 no such user|two"):
-                await handle.result(timeout=30)
+                await handle.result(timeout=PATIENCE)
             assert (await handle.status()).state is State.FAILED
             is_tried_again = in_step and isinstance(failure, ExceptionGroup)
             assert len(executions) == (5 if is_tried_again else 1)
@@ -444,15 +445,15 @@ async def test_what_was_given_up_counts_its_attempts_and_is_tried_again_or_disca
         for text, attempts in (("gives up", 5), ("invalid", 5), ("retried", 2)):
             runs[text] = await mailbox.enqueue(text, text, attempts=attempts)
             with pytest.raises(RunUnsuccessful):
-                await runs[text].result(timeout=30)
+                await runs[text].result(timeout=PATIENCE)
         found = {one.thread_id: (one.run_id, one.attempts) async for one in dead}
         counts = {"gives up": 1, "invalid": 1, "retried": 2}
         assert found == {text: (runs[text].id, count) for text, count in counts.items()}
         broken.clear()
         again = await dead.replay(runs["gives up"].id)
-        assert await again.result(timeout=30) == "light"
+        assert await again.result(timeout=PATIENCE) == "light"
         with failing("no light"):  # its handle does not take the answer of its replay
-            await runs["gives up"].result(timeout=30)
+            await runs["gives up"].result(timeout=PATIENCE)
         for text in ("invalid", "retried"):
             await dead.discard(runs[text].id)
         assert [one async for one in dead] == []
@@ -501,7 +502,7 @@ async def test_the_same_content_under_a_key_is_the_same_run_and_another_is_refus
                     await mailbox.enqueue_many(items)
                 [again] = await mailbox.enqueue_many([Item(thread, content, key="order-7")])
                 assert again.id == first.id
-                await first.result(timeout=30)
+                await first.result(timeout=PATIENCE)
             assert len(await texts(mailbox, thread)) == 2  # nothing of the refused calls was stored
         elsewhere = await mailbox.enqueue("elsewhere", "lamp", key="order-7")
         assert elsewhere.id != first.id
@@ -532,7 +533,7 @@ async def test_the_same_key_twice_at_once_is_one_run_that_is_not_in_its_own_way(
             calls = [mailbox.enqueue(policy, "hello", key="1", when_busy=policy) for _ in range(4)]
             [one, *others] = await asyncio.gather(*calls)
             assert {other.id for other in others} == {one.id}
-            assert await one.result(timeout=30) == "you said hello"
+            assert await one.result(timeout=PATIENCE) == "you said hello"
 
 
 @pytest.mark.parametrize("policy", [BusyPolicy.COLLECT, BusyPolicy.STEER])
@@ -548,7 +549,7 @@ async def test_a_key_is_known_where_its_message_joined_a_run_and_names_one_conte
             with pytest.raises(IdempotencyConflict, match="'order-7'"):
                 await mailbox.enqueue("shop", "desk", key="order-7", when_busy=policy)
             work.going.set()
-            await joined.result(timeout=30)
+            await joined.result(timeout=PATIENCE)
 
 
 # What a job does when its conversation is busy.
@@ -578,7 +579,7 @@ async def test_collect_joins_only_a_run_that_is_due_and_has_the_same_options(ope
             assert hello.id == plain.id != other.id, options
             assert (again.id == other.id) == (thread != "delay")
         work.going.set()
-        assert await hello.result(timeout=30) == "plain\nhello"
+        assert await hello.result(timeout=PATIENCE) == "plain\nhello"
 
 
 async def test_what_is_collected_behind_a_run_that_has_begun_or_is_delayed_has_a_run_of_its_own(manual):
@@ -637,12 +638,12 @@ async def test_an_interrupting_job_ends_what_is_active_what_asks_and_what_is_del
         asks = await asking(await mailbox.enqueue("asks", "ask"))
         await asyncio.wait_for(begun.wait(), 30)
         for thread, before in (("busy", "stuck"), ("asks", "ask")):
-            answer = await (await mailbox.enqueue(thread, "now", when_busy=policy)).result(timeout=30)
+            answer = await (await mailbox.enqueue(thread, "now", when_busy=policy)).result(timeout=PATIENCE)
             assert answer.startswith("now after")
             assert (f"'{before}'" in answer) == (policy is BusyPolicy.INTERRUPT)
         for handle in (busy, asks, delayed):
             with failing("cancelled"):
-                await handle.result(timeout=30)
+                await handle.result(timeout=PATIENCE)
         assert [one async for one in mailbox.questions] == []
 
 
@@ -697,7 +698,7 @@ async def test_what_waits_for_a_run_at_work_can_be_changed_until_it_reads_it(ope
         assert [one.message.text() for one in await pending.list("chat")] == ["five", "three"]
         keyed = [await steer("six", key="6") for _ in "12"]
         executor.let_go.set()
-        assert await handle.result(timeout=30) == "one and five and three and six"
+        assert await handle.result(timeout=PATIENCE) == "one and five and three and six"
         keyed.append(await steer("six", key="6"))
         assert {one.id for one in keyed} == {handle.id}
         with pytest.raises(errors.AlreadyConsumed):
@@ -713,7 +714,7 @@ async def test_newer_arrivals_never_overtake_older_work_that_waits_for_a_slot(op
     async with opening(note, MailboxConfig(max_concurrent_runs=1)) as mailbox:
         handles = [await mailbox.enqueue(f"t{number:02}", "hello", tenant="acme") for number in range(40)]
         for one in handles:
-            await one.result(timeout=30)
+            await one.result(timeout=PATIENCE)
     assert order == sorted(order)
 
 
@@ -728,11 +729,11 @@ async def test_a_cancelled_run_says_so_at_work_and_in_the_queue_and_an_ended_one
         for one in (queued, handle):
             assert await one.cancel()
             with failing("was cancelled"):
-                await one.result(timeout=30)
+                await one.result(timeout=PATIENCE)
             assert (await one.status()).state is State.CANCELLED
         work.going.set()
         ended = await mailbox.enqueue("u", "done")
-        assert await ended.result(timeout=30) == "done"
+        assert await ended.result(timeout=PATIENCE) == "done"
         assert not await ended.cancel()
         assert (await ended.status()).state is State.DONE
 

@@ -10,6 +10,7 @@ import pytest
 
 from embedded_room import both_engines, echo, on, texts
 from log_lines import capture_logs
+from machine import PATIENCE
 from postroom import BusyPolicy, RecordTooNew, State
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.events import EventScope
@@ -53,7 +54,7 @@ async def test_a_run_of_a_newer_release_is_passed_over_until_it_can_be_read(data
     assert (line["event"], line["log_level"], line["id"]) == ("store.row_too_new", "warning", newer.id)
     assert "newer release" in line["remedy"]
     rewrite(database, *row, of(status="created"))
-    async with opening(None) as mailbox, asyncio.timeout(30):
+    async with opening(None) as mailbox, asyncio.timeout(PATIENCE):
         while await listed(mailbox) != {newer.id, other.id}:  # a start reads such rows again beside its work
             await asyncio.sleep(0)
         assert await mailbox.stores.store.unreadable(10) == []
@@ -71,11 +72,11 @@ async def test_an_unreadable_run_blocks_its_own_thread_and_no_other(database, op
             await run.ask("may it go on?")
         return run.text
 
-    async with opening(work) as mailbox, asyncio.timeout(30):
+    async with opening(work) as mailbox, asyncio.timeout(PATIENCE):
         asking = await mailbox.enqueue("t1", "ask", key="k")
         assert (await anext(asking.events())).type == "question"
     rewrite(database, "runs", f"run_id = '{asking.id}'", rewritten)
-    async with opening(work) as mailbox, asyncio.timeout(30):
+    async with opening(work) as mailbox, asyncio.timeout(PATIENCE):
         for call in (
             lambda: mailbox.cancel(asking.id),
             lambda: mailbox.handle(asking.id),
@@ -185,7 +186,7 @@ async def readers_of(mailbox, handle):
     said = (await texts(mailbox, handle.thread_id))[-1]
     dispatch = (await row_of(mailbox, handle)).run_response
     return [
-        await handle.result(timeout=30),
+        await handle.result(timeout=PATIENCE),
         (await handle.status()).text,
         end.text,
         end.data["text"],
@@ -197,10 +198,10 @@ async def readers_of(mailbox, handle):
 @both_engines
 async def test_the_database_grows_by_a_large_answer_and_not_by_copies_of_it(database, opening):
     async with opening(answer) as mailbox:
-        await (await mailbox.enqueue("t", "first")).result(timeout=30)
+        await (await mailbox.enqueue("t", "first")).result(timeout=PATIENCE)
         before = bytes_of(database)
         for number in range(8):
-            await (await mailbox.enqueue(f"t{number}", f"{number}")).result(timeout=30)
+            await (await mailbox.enqueue(f"t{number}", f"{number}")).result(timeout=PATIENCE)
         assert bytes_of(database) - before < 1.3 * 8 * SIZE
 
 
@@ -210,12 +211,12 @@ async def test_each_reader_gets_the_answer_also_after_a_restart_and_in_rows_of_t
 ):
     async with opening(answer) as mailbox:
         handles = [await mailbox.enqueue(text, text) for text in ("a", "odd")]
-        said = [await handle.result(timeout=30) for handle in handles]
+        said = [await handle.result(timeout=PATIENCE) for handle in handles]
         assert [await readers_of(mailbox, handle) for handle in handles] == [[one] * 6 for one in said]
     async with opening(answer) as mailbox:
         again = [await mailbox.handle(handle.id) for handle in handles]
         assert [await readers_of(mailbox, handle) for handle in again] == [[one] * 6 for one in said]
-        assert await (await mailbox.enqueue("a", "b")).result(timeout=30) == large("b")
+        assert await (await mailbox.enqueue("a", "b")).result(timeout=PATIENCE) == large("b")
         assert await texts(mailbox, "a") == ["a", said[0], "b", large("b")]
     block = '"role":"assistant","content":[{"type":"text","text":"old message","data":{}}]'
     for statement in (
@@ -234,7 +235,7 @@ async def test_what_is_left_of_a_deleted_conversation_holds_no_answer_and_still_
     """Its dispatch stays until the queue deletes it; its events stay if a caller deletes the thread alone."""
     async with opening(answer) as mailbox:
         handle = await mailbox.enqueue("t", "a")
-        await handle.result(timeout=30)
+        await handle.result(timeout=PATIENCE)
         dispatch_id = (await row_of(mailbox, handle)).dispatch_id
         assert await mailbox.stores.threads.delete_thread("t")
         [event] = (await mailbox.stores.events.list(EventScope.run(handle.id), after=0, limit=10)).events

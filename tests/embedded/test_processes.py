@@ -285,7 +285,11 @@ async def main():
 
 asyncio.run(main())
 """
-SAID = ["ValueError: no forged line", "Odd: its text cannot be read (KeyError)", f"RuntimeError: {'x' * 46}"]
+SAID = [
+    "ValueError: no forged line",
+    "Odd: the text of the error cannot be read (KeyError)",
+    f"RuntimeError: {'x' * 46}",
+]
 
 
 @pytest.mark.long

@@ -69,7 +69,7 @@ async def faulty(tmp_path: Any) -> AsyncIterator[tuple[Stores, Faulty]]:
     store = await asyncio.to_thread(context.__enter__)
     stores = Stores(store, is_exclusive=True)
     faults = Faulty(store)
-    stores._runs = RunStores(cast("SqlStore", faults))
+    stores.runs = RunStores(cast("SqlStore", faults))
     yield stores, faults
     await asyncio.to_thread(context.__exit__, None, None, None)
 

@@ -47,7 +47,7 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("send(id=id, error='odd'); hang()", errors.CommandFailed, "error 0: no reason was given"),
         ("stop = 'max_tokens'; say('half of it')", errors.AgentStopped, "token limit (max_tokens); its last text: pid"),
         ("stop = 'max_turn_requests'", errors.AgentStopped, "max_turn_requests"),
-        ("stop = 'refusal'", errors.AgentStopped, "it refused to continue"),
+        ("stop = 'refusal'", errors.AgentStopped, "the agent refused to continue"),
         ("stop = 'cancelled'", errors.AgentStopped, "postroom had not cancelled it"),
         ("stop = 'tired'", errors.AgentStopped, "unknown reason (tired)"),
         ("stop = 'tired' * 100_000", errors.AgentStopped, "unknown reason (tired"),

@@ -456,6 +456,6 @@ async def test_a_launcher_that_is_killed_while_it_starts_a_program_fails_the_run
 
     with monkeypatch.context() as killed:
         killed.setattr(room.executor.process_runner.launcher, "hand_over", lost)
-        with pytest.raises(CommandBusy, match="could not be started now"):
+        with pytest.raises(CommandBusy, match="could not be started at the moment"):
             await room.run()
     assert await room.run(thread="another", run="another") == "started\n"

@@ -1,38 +1,24 @@
 """Programs that take no messages while they work: the answer of a tool tells them, and the run takes what it told."""
 
-from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
-
-import pytest_asyncio
 
 from conformance import run_backends
 from dispatch_room import dispatch_in
-from executors.room import HANG, script, shown
-from executors.test_with_a_mailbox import Application, number_in, pid_in
+from executors.room import HANG, script
+from executors.test_steered_programs import last_text
+from executors.test_with_a_mailbox import Application, application, number_in, pid_in
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
 from postroom.contracts.runners import Runner
-from postroom.stores.runs.ports import RunStores
-from postroom.testing import ManualClock
+
+__all__ = ["application"]
 
 prepared_stores = run_backends.prepared_stores
 run_place = run_backends.run_place
 run_stores = run_backends.run_stores
 NEXT = DeliveryMode(boundary=Boundary.NEXT_STEP, starts_run=True)
 ACKED, DEAD = RunDispatchStatus.ACKED, RunDispatchStatus.DEAD_LETTER
-
-
-@pytest_asyncio.fixture
-async def application(
-    tmp_path: Path, run_stores: RunStores, clock: ManualClock
-) -> AsyncIterator[Application]:
-    made = Application(tmp_path, run_stores, clock)
-    yield made
-    for mailbox, executor in made.opened:
-        await mailbox.aclose(timedelta(0))
-        await executor.close()
 
 
 class AtWork:
@@ -64,14 +50,6 @@ class AtWork:
         self._may_end.touch()
 
 
-async def _last(application: Application, text: str) -> list[str]:
-    async def look() -> list[str] | None:
-        texts = await application.texts()
-        return texts if texts[-1] == text else None
-
-    return await shown(look)
-
-
 async def test_a_message_that_a_tool_told_is_told_once_and_answered_with_the_first(
     application: Application, tmp_path: Path
 ) -> None:
@@ -90,7 +68,7 @@ async def test_a_message_that_no_tool_told_begins_the_next_run(
     work = AtWork(application, tmp_path)
     await work.begin(work.runner("print('of first', end='')"))
     work.go_on()
-    assert await _last(application, "of second") == ["first", "of first", "second", "of second"]
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
 
 
 async def test_a_message_that_was_told_to_a_program_that_failed_begins_the_next_run(
@@ -101,7 +79,7 @@ async def test_a_message_that_was_told_to_a_program_that_failed_begins_the_next_
     assert await work.tell() == "second"
     work.go_on()
     await dispatch_in(application.stores, first, DEAD)
-    assert await _last(application, "of second") == ["first", "second", "of second"]
+    assert await last_text(application, "of second") == ["first", "second", "of second"]
 
 
 async def test_a_message_that_was_told_to_a_run_that_is_cancelled_begins_the_next_run(
@@ -111,7 +89,7 @@ async def test_a_message_that_was_told_to_a_run_that_is_cancelled_begins_the_nex
     first = await work.begin(work.runner(HANG))
     assert await work.tell() == "second"
     assert await work.mailbox.cancel(first)
-    assert await _last(application, "of second")
+    assert await last_text(application, "of second")
 
 
 async def test_a_tool_tells_nothing_to_a_run_that_is_not_here(

@@ -180,7 +180,7 @@ async def test_without_room_for_twice_the_database_nothing_is_written(
     assert (state.failure.code, state.tries, files(tmp_path)) == ("store_full", 1, [])
     size = (tmp_path / "postroom.db").stat().st_size
     assert (
-        f"{needed} bytes of free space, twice the database ({size}) and its log ({log.stat().st_size})"
+        f"{needed} bytes of free space, twice the size of the database ({size}) and its log ({log.stat().st_size})"
         in (state.failure.message)
     )
     assert state.failure.remedy == f"free space on the disk of {tmp_path / 'backups'}", (

@@ -161,8 +161,10 @@ async def test_what_clashes_is_named_and_nothing_is_changed(room: Room) -> None:
             await merged(room, source, target)
         assert await room.store.read(lambda tx: (tx.projects(limit=9), tx.tokens(limit=9))) == before
 
-    await refused(TREE, MAIN, StateError, "both have an agent 'ADA'")
-    await refused(PEOPLE_KEY, MAIN, StateError, "the project of people cannot be merged")
+    await refused(TREE, MAIN, StateError, "both projects have an agent 'ADA'")
+    await refused(
+        PEOPLE_KEY, MAIN, StateError, "the project that holds the mailboxes of people cannot be merged"
+    )
     await refused(MAIN, "yard-main", InvalidArgument, "the same project")
     await refused("nowhere", MAIN, UnknownProject, "no project is named 'nowhere'")
     await refused("/yard/tree\nignore all", MAIN, Exception, "control characters")

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from machine import PATIENCE
 from postroom.contracts.mail import KeepRule
 from postroom.contracts.outbox import OutboxStatus
 from postroom.mail import retention as rules_of_mail
@@ -88,7 +89,7 @@ async def test_a_message_that_is_deleted_while_its_archive_is_written_anew_stays
     await Relay(sqlite_store.store, {ARCHIVE: Archive(archive.root, sqlite_store, clock, AUTHOR)}).drain()
     assert len(await paths(archive)) == 1
     await mail.store.settle()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await archive.rebuild(project)
     assert store.drained is not None
     await store.drained

@@ -80,7 +80,7 @@ def test_an_archive_that_cannot_be_read_is_told_with_the_way_to_write_it_anew(
         found = asyncio.run(here.operator.doctor())
         [told] = [one for one in found["checks"] if one["name"].startswith("archive")]
         assert told["state"] == "failed"
-        assert "move the repository away and run `postroom rebuild archive`" in told["remedy"]
+        assert "move the repository to another folder and run `postroom rebuild archive`" in told["remedy"]
         a_repository(folder).rename(tmp_path / "aside")
         asyncio.run(here.operator.rebuild_archive(None))
         found = asyncio.run(here.operator.doctor(full=True))

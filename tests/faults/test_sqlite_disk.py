@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from postroom.contracts.errors import StoreReadOnly
@@ -28,41 +31,48 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> subproce
     )
 
 
-def let_through(folder: Path) -> None:
-    """Make another user reach a folder of pytest, which is private to its user."""
-    for above in (folder, *folder.parents):
-        if above is folder or above.name.startswith(("pytest-", "popen-")):
-            above.chmod(0o755)
+def opened_in(folder: Path) -> set[str]:
+    """Return the names of the files of a folder that this process has open."""
+    paths = [Path(file.path) for file in psutil.Process().open_files()]
+    return {path.name for path in paths if path.parent == folder}
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that another user reaches: pytest makes its own private, again at each of its starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+def test_a_closed_store_leaves_none_of_its_files_open(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "postroom.db")
+    assert "postroom.db" in opened_in(tmp_path)
+    store.close()
+    assert opened_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("forbidden", ["file", "folder", "both"])
-def test_what_cannot_be_written_is_refused_at_once(
-    forbidden: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("readable")
-    let_through(folder)
-    path = folder / "postroom.db"
+def test_what_cannot_be_written_is_refused_at_once(forbidden: str, reachable: Path) -> None:
+    path = reachable / "postroom.db"
     SqliteStore.open(path).close()
-    for entry in folder.iterdir():
+    for entry in reachable.iterdir():
         entry.chmod(0o666)
     path.chmod(0o444 if forbidden != "folder" else 0o666)
-    folder.chmod(0o555 if forbidden != "file" else 0o777)
+    reachable.chmod(0o555 if forbidden != "file" else 0o777)
     found = run("unprivileged_process.py", str(path))
-    folder.chmod(0o755)
+    reachable.chmod(0o755)
     assert (found.stdout.partition(":")[0], found.stderr) == ("store_read_only", "")
 
 
-def test_each_file_that_cannot_be_written_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("named")
-    let_through(folder)
-    folder.chmod(0o777)
-    path = folder / "postroom.db"
+def test_each_file_that_cannot_be_written_is_named(reachable: Path) -> None:
+    path = reachable / "postroom.db"
     SqliteStore.open(path).close()
-    for entry in folder.iterdir():
+    for entry in reachable.iterdir():
         entry.chmod(0o666)
     path.chmod(0o444)
     first = run("unprivileged_process.py", str(path)).stdout
-    assert not list(folder.glob("postroom.db-*")), "they would have the rights of the database"
+    assert not list(reachable.glob("postroom.db-*")), "they would have the rights of the database"
     beside = [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
     for entry in beside:
         entry.touch()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import PATIENCE
 from postroom.contracts.errors import StoreCorrupt, StoreError, StoreHeld, WrongStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import refuse_shared
@@ -94,7 +95,7 @@ def test_a_holder_that_ends_takes_its_note_away(path: Path) -> None:
     with holder(path) as child:
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
     assert read_owner(path) == {}
     assert not note_of(path).exists()
 

@@ -1,10 +1,8 @@
-"""Runs on SQLite when something is wrong: a row that is damaged, a disk that is full, a step that fails."""
+"""Runs on SQLite whose rows are damaged."""
 
-import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 
@@ -13,38 +11,26 @@ from conformance.promises.run_given import (
     LEASE,
     TARGET,
     a_thread,
-    asked,
     claimed,
     ended,
     enqueued,
     event,
     ids,
-    loaded,
     run,
     said,
-    snapshot,
     taken,
     waiting,
 )
 from log_lines import capture_logs
-from machine import PATIENCE
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
-    DuplicateRecord,
-    PostroomError,
-    StaleClaim,
     StoreCorrupt,
-    StoreError,
-    StoreFull,
-    VersionConflict,
 )
 from postroom.contracts.events import EventScope
-from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_stores import Delivery, MessageQuery, RunQuery, ThreadCommit, ThreadQuery
+from postroom.contracts.run_stores import MessageQuery, RunQuery, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import RunStatus
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -84,9 +70,6 @@ async def set_aside(store: SqliteStore) -> list[tuple[str, str]]:
     return await on_the_writer(
         store, lambda db: db.execute("SELECT kind, id FROM unreadable_rows ORDER BY kind, id").fetchall()
     )
-
-
-# Rows that do not read back
 
 
 async def test_a_claim_passes_over_a_row_that_does_not_read_back(
@@ -224,167 +207,3 @@ async def test_what_was_set_aside_is_forgotten_with_its_thread(
     assert len(await stores.threads.list_runs(RunQuery())) == 1
     assert len(await stores.threads.list_message_records("t", MessageQuery())) == 1
     assert len(await stores.threads.pending_messages("t")) == 1
-
-
-# Steps that fail beside others
-
-
-async def outcome(work: Coroutine[Any, Any, T]) -> T | BaseException:
-    try:
-        return await work
-    except PostroomError as error:
-        return error
-
-
-async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) -> list[Any]:
-    """Commit the steps together, and return the result of each caller."""
-    entered, opened = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def gate(sql: SqlTransaction) -> None:
-        loop.call_soon_threadsafe(entered.set)
-        asyncio.run_coroutine_threadsafe(opened.wait(), loop).result(PATIENCE)
-
-    before = store.grouping
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-        tasks.create_task(store.store.engine.write(gate))
-        await entered.wait()
-        handed_in = [tasks.create_task(outcome(step)) for step in steps]
-        queue = store.store.engine.writer.pending.queue
-        while queue.qsize() < len(steps):  # some look at their thread before they are handed in
-            await asyncio.sleep(0)
-        opened.set()
-    assert store.grouping[0] - before[0] <= 2
-    return [task.result() for task in handed_in]
-
-
-async def test_a_step_that_is_refused_leaves_the_rest_of_its_group(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    stale = await claimed(stores, "stale", thread="s")
-    await stores.dispatches.interrupt("s")
-    await enqueued(stores, "taken", thread="u")
-    step = ThreadCommit(
-        thread_id="t",
-        messages=(Message.user("x", id="m9"),),
-        events=(event(),),
-        delivery=Delivery(dispatch=asked(stores, "taken")),
-    )
-    learned = await as_one_group(
-        sqlite_store,
-        stores.dispatches.enqueue(asked(stores, "d1", thread="a")),
-        stores.dispatches.ack(stale.claim_proof),
-        stores.coordinator.commit(step),
-        stores.dispatches.enqueue(asked(stores, "d1", thread="b")),
-        said(stores, "m1"),
-        stores.dispatches.claim("a", "worker", lease_ms=LEASE),
-    )
-    kinds = [type(one) for one in learned]
-    assert kinds[:4] == [RunDispatch, StaleClaim, DuplicateRecord, DuplicateRecord]
-    assert learned[5].dispatch_id == "d1"
-    assert (await loaded(stores, "stale")).status is RunDispatchStatus.SUPERSEDED  # kept although it raised
-    assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1"]
-    assert await stores.dispatches.current_dispatch_epoch("t") == 0
-    assert await stores.events.count(THREAD) == 0
-
-
-async def test_of_a_group_each_step_sees_those_before_it(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    await enqueued(stores, "d1")
-    learned = await as_one_group(
-        sqlite_store,
-        stores.dispatches.claim("t", "first", lease_ms=LEASE),
-        stores.dispatches.claim("t", "second", lease_ms=LEASE),
-        stores.dispatches.interrupt("t"),
-        stores.dispatches.enqueue(asked(stores, "d2")),
-    )
-    first, second, interrupt, later = learned
-    assert (first.claimed_by, second) == ("first", None)
-    assert interrupt.active_dispatch == first
-    assert later.dispatch_epoch == 1
-    with pytest.raises(StaleClaim):
-        await stores.dispatches.ack(first.claim_proof)
-
-
-async def test_a_full_disk_is_told_and_changes_nothing(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    await said(stores, "m1")
-    owned = await claimed(stores)
-    before = await snapshot(stores, "t")
-
-    def limit(db: sqlite3.Connection, more: int) -> None:
-        present = db.execute("PRAGMA page_count").fetchone()[0]
-        db.execute(f"PRAGMA max_page_count = {present + more}").fetchall()
-
-    await on_the_writer(sqlite_store, lambda db: limit(db, 0))
-    large = ThreadCommit(
-        thread_id="t",
-        messages=(Message.user("x" * 500_000, id="m2"),),
-        claim=owned.claim_proof,
-        events=(event(),),
-    )
-    with capture_logs() as lines:
-        for _ in range(3):
-            with pytest.raises(StoreFull):
-                await stores.coordinator.commit(large)
-    assert [line["event"] for line in lines] == ["store.full"], "a write that is retried is logged once"
-    assert await snapshot(stores, "t") == before
-    await on_the_writer(sqlite_store, lambda db: limit(db, 1_000_000))
-    assert (await stores.coordinator.commit(large)).message_count == 2
-    assert (await stores.dispatches.ack(owned.claim_proof)).status is RunDispatchStatus.ACKED
-
-
-@pytest.mark.parametrize("given_up_after", range(4))
-async def test_a_commit_whose_caller_gives_up_is_written_whole_or_not_at_all(
-    stores: RunStores, given_up_after: int
-) -> None:
-    step = ThreadCommit(
-        thread_id="t",
-        messages=(Message.user("x", id="m1"),),
-        run=run(stores),
-        events=(event(),),
-        outbox=(OutboxDraft(kind=KIND, target=TARGET),),
-        delivery=Delivery(dispatch=asked(stores)),
-    )
-    task = asyncio.get_running_loop().create_task(stores.coordinator.commit(step))
-    for _ in range(given_up_after):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    await said(stores, "after")
-    there = {
-        len(await stores.threads.load_messages("t") or ()) == 2,
-        await stores.threads.load_run("r1") is not None,
-        await stores.dispatches.load_dispatch("d1") is not None,
-        await stores.events.count(THREAD) == 1,
-        len(await stores.outbox.claim(KIND, TARGET, lease_ms=1)) == 1,
-    }
-    assert len(there) == 1
-    if there == {True}:
-        with pytest.raises((DuplicateRecord, VersionConflict)):
-            await stores.coordinator.commit(step)
-
-
-async def test_what_the_schema_refuses_is_an_error_of_the_store(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    """A wrong program meets the schema; the writer continues."""
-    await enqueued(stores)
-    with pytest.raises(StoreError, match="CHECK constraint failed"):
-        await on_the_writer(
-            sqlite_store, lambda db: db.execute("UPDATE run_dispatches SET status = 'Claimed'")
-        )
-    assert (await taken(stores)).status is RunDispatchStatus.CLAIMED
-
-
-async def test_a_backup_holds_the_runs(
-    stores: RunStores, sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
-) -> None:
-    await said(stores, "m1")
-    await claimed(stores)
-    await sqlite_store.back_up(tmp_path / "copy.db")
-    copy = await asyncio.to_thread(SqliteStore.open, tmp_path / "copy.db", clock=clock, purpose="test")
-    try:
-        assert await snapshot(copy.runs, "t") == await snapshot(stores, "t")
-    finally:
-        await asyncio.to_thread(copy.close)

@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from conformance.promises.given import Office, an_office, put_message
+from log_lines import capture_logs
 from machine import PATIENCE
 from postroom.contracts.errors import (
     StateError,
@@ -98,6 +100,17 @@ def sending(here: Office, subject: str, *, body: str = "plum") -> Callable[[Mail
     return change
 
 
+def noted(ran: list[str], here: Office, subject: str) -> Callable[[MailWrites], str]:
+    """Return a change that sends a message, and adds its subject to `ran` at each run."""
+    send = sending(here, subject)
+
+    def change(tx: MailWrites) -> str:
+        ran.append(subject)
+        return send(tx)
+
+    return change
+
+
 def failing(here: Office, subject: str) -> Change:
     def change(tx: MailWrites) -> None:
         put_message(tx, here.ada, [here.ben], subject=subject)
@@ -180,9 +193,12 @@ async def test_a_full_disk_that_undid_one_change_is_told_to_its_caller_alone(
 async def test_a_full_disk_is_told_to_a_single_caller(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     await let_it_grow_by(sqlite_store, 6)
-    for change in (sending(here, "large", body="plum " * 50_000), lambda tx: tx.insert_blob("large", LARGE)):
-        with pytest.raises(StoreFull):
-            await sqlite_store.write(change)
+    changes = sending(here, "large", body="plum " * 50_000), lambda tx: tx.insert_blob("large", LARGE)
+    with capture_logs() as lines:
+        for change in changes:
+            with pytest.raises(StoreFull):
+                await sqlite_store.write(change)
+    assert [line["event"] for line in lines] == ["store.full"], "a disk that stays full is logged once"
     await let_it_grow_by(sqlite_store, NO_LIMIT)
     assert await subjects(sqlite_store, here) == []
     await sqlite_store.write(sending(here, "later"))
@@ -435,15 +451,7 @@ async def test_what_a_change_that_raised_had_looked_up_is_forgotten(sqlite_store
 async def test_changes_of_a_group_are_run_once_and_again_where_one_raises(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     ran: list[str] = []
-
-    def noting(name: str) -> Callable[[MailWrites], str]:
-        send = sending(here, name)
-
-        def change(tx: MailWrites) -> str:
-            ran.append(name)
-            return send(tx)
-
-        return change
+    noting = partial(noted, ran, here)
 
     await as_one_group(sqlite_store, *(sqlite_store.write(noting(name)) for name in "ab"))
     assert ran == ["a", "b"]
@@ -462,15 +470,7 @@ async def test_a_change_that_is_refused_before_it_has_written_makes_no_other_run
 ) -> None:
     here = await an_office(sqlite_store)
     ran: list[str] = []
-
-    def noting(name: str) -> Callable[[MailWrites], str]:
-        send = sending(here, name)
-
-        def change(tx: MailWrites) -> str:
-            ran.append(name)
-            return send(tx)
-
-        return change
+    noting = partial(noted, ran, here)
 
     def refused(tx: MailWrites) -> None:
         assert tx.agent(here.project.id, "Nobody") is None

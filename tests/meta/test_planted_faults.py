@@ -152,7 +152,7 @@ FAULTS = {
         "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now // 1000,\n",
         f"{MAILBOX}/test_records.py::test_instants_of_runs_messages_and_dispatches_are_of_one_unit",
     ),
-    "20 the mailbox's own work is pinned to nothing": Planted(
+    "20 the mailbox's own work is pinned to no configuration": Planted(
         "dispatch/core.py",
         "            pinned = None if manifest is None else str(manifest.publication_id)\n",
         "            pinned = None\n",

@@ -361,7 +361,7 @@ async def test_a_server_far_away_that_was_told_no_way_back_must_answer_at_once(
     await begun(room, remote, TAKEN)
     await room.turn()
     assert remote.runs[0].told["callback"] is None
-    assert "needs an address for its result" in (await room.texts("Ada"))[0][1]
+    assert "needs a URL to which it can send its result" in (await room.texts("Ada"))[0][1]
 
 
 @each_row(

@@ -127,7 +127,7 @@ async def test_a_cancelled_run_ends_and_says_what_it_had_begun(id: str) -> None:
     assert record.steps == 1
     texts = await room.texts()
     assert texts[1] == ("assistant", "start tool")
-    assert "it may have been executed" in texts[2][1]
+    assert "the tool may have been executed" in texts[2][1]
     assert room.sink.kinds()[-1] == "run_finish"
 
 

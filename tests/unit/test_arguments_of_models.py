@@ -34,38 +34,23 @@ MESSAGE = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
 TEXT_FILE = {"name": "a.txt", "content_base64": "YQ=="}
 
 UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    *(
-        ("send_message", {**MESSAGE, **written}, {**MESSAGE, **meant})
-        for written, meant in (
-            ({"to": ' ["Ben", "Cyd"]\n', "subject": ["s"]}, {"to": ["Ben", "Cyd"]}),
-            ({"cc": None, "bcc": None, "attachments": None, "topic": None, "ack_required": None}, {}),
-            ({"cc": "", "thread_id": "", "importance": "", "broadcast": None}, {}),
-            ({"importance": " High", "subject": 7}, {"importance": "high", "subject": "7"}),
-            ({"body_md": '["Ben"]'}, {"body_md": '["Ben"]'}),
-            *(
-                ({"attachments": written}, {"attachments": [TEXT_FILE]})
-                for written in (
-                    TEXT_FILE,
-                    json.dumps(TEXT_FILE),
-                    json.dumps([TEXT_FILE]),
-                    [json.dumps(TEXT_FILE)],
-                )
-            ),
-        )
+    (
+        "send_message",
+        {
+            **{**MESSAGE, "to": ' ["Ben", "Cyd"]\n', "subject": ["s"], "importance": " High"},
+            **{"cc": None, "bcc": "", "broadcast": None, "attachments": json.dumps(TEXT_FILE)},
+        },
+        {**MESSAGE, "to": ["Ben", "Cyd"], "importance": "high", "attachments": [TEXT_FILE]},
     ),
     *(
-        (tool, {"agent_name": name, **written}, {"agent_name": name, **meant})
-        for tool, name, written, meant in (
-            ("fetch_inbox", "Ben", {"since": None, "after": None, "limit": "1"}, {"limit": 1}),
-            ("check_file_reservations", "Ada", {"paths": "a,b c "}, {"paths": ["a,b c"]}),
-            ("check_file_reservations", "Ada", {"paths": "[1]"}, {"paths": ["[1]"]}),
-            ("release_file_reservations", "Ben", {"ids": "[1]"}, {"ids": [1]}),
-            ("release_file_reservations", "Ben", {"paths": ""}, {"paths": []}),
+        (tool, {"agent_name": "Ben", **written}, {"agent_name": "Ben", **meant})
+        for tool, written, meant in (
+            ("fetch_inbox", {"since": None, "after": None, "limit": "1"}, {"limit": 1}),
+            ("release_file_reservations", {"ids": "[1]", "paths": ""}, {"ids": [1]}),
         )
     ),
-    ("fetch_events", {"kinds": "message.sent"}, {"kinds": ["message.sent"]}),
 ]
-"""A form of each kind through the tool; `test_corpus_of_arguments` reads all of them."""
+"""Some forms through tools; `test_corpus_of_arguments` reads all of them."""
 
 
 @each_row("name, written, meant", UNDERSTOOD)
@@ -86,45 +71,28 @@ async def test_an_argument_in_a_form_that_models_write_is_taken_as_it_is_meant(
 
 
 @each_row(
-    "name, arguments",
-    [
-        ("send_message", {**MESSAGE, "subject": None}),
-        ("send_message", {**MESSAGE, "subject": ["s", "t"]}),
-        ("send_message", {**MESSAGE, "subject": 1.5}),
-        ("send_message", {**MESSAGE, "to": 5.5}),
-        ("send_message", {**MESSAGE, "to": '["Ben", 5'}),
-        ("send_message", {**MESSAGE, "to": '["\\ud800"]'}),
-        ("send_message", {**MESSAGE, "attachments": "[" * 50_000}),
-        ("send_message", {**MESSAGE, "colour": None}),
-        ("send_message", {**MESSAGE, "idempotency_key": ""}),
-    ],
+    "changes",
+    [{"to": '["\\ud800"]'}, {"to": '["Ben", 5'}, {"attachments": "[" * 50_000}, {"idempotency_key": ""}],
 )
 async def test_an_argument_whose_meaning_is_not_plain_is_refused(
-    client: Client[Any], edge: Edge, name: str, arguments: dict[str, Any]
+    client: Client[Any], edge: Edge, changes: dict[str, Any]
 ) -> None:
     before = await everything(edge.store)
     with pytest.raises(ToolError, match=r"invalid_argument|unknown_agent"):
-        await client.call_tool(name, {"project_key": HARBOR, **arguments})
+        await client.call_tool("send_message", {"project_key": HARBOR, **MESSAGE, **changes})
     assert await everything(edge.store) == before
 
 
-@each_row(
-    "name, value",
-    [
-        (name, value)
-        for name in ("release_file_reservations", "renew_file_reservations")
-        for value in ("none", "undefined", "null", [None], "[null]")
-    ],
-)
+@each_row("name", ["release_file_reservations", "renew_file_reservations"])
 @each_row("selection", ["paths", "ids"])
 async def test_a_selection_of_nulls_neither_releases_nor_renews_all_reservations(
-    client: Client[Any], edge: Edge, name: str, value: object, selection: str
+    client: Client[Any], edge: Edge, name: str, selection: str
 ) -> None:
     held = {"project_key": HARBOR, "agent_name": "Ada"}
     await client.call_tool("file_reservation_paths", {**held, "paths": ["src/a.py"]})
     before = await everything(edge.store)
     with pytest.raises(ToolError, match="invalid_argument"):
-        await client.call_tool(name, {**held, selection: value})
+        await client.call_tool(name, {**held, selection: "[null]"})
     assert await everything(edge.store) == before
 
 

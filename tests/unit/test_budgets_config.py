@@ -65,7 +65,7 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
         ("[[budgets]]\nruns = 1", "number 1: per is missing"),
         ("[[budgets]]\nper = 'week'\nruns = 1", "per is 'week': write 'agent', 'all' or 'conversation'"),
         ("[[budgets]]\nper = 3\nruns = 1", "per is '3': write 'agent'"),
-        ("[[budgets]]\nper = 'all'", "it sets no limit"),
+        ("[[budgets]]\nper = 'all'", "the budget sets no limit"),
         ("[[budgets]]\nper = 'all'\nrun = 1", "no setting is called 'run'"),
         ("[[budgets]]\nper = 'all'\nruns = 0", "runs is '0': write a whole number from 1 to"),
         ("[[budgets]]\nper = 'all'\ntokens = true", "tokens is 'True': write a whole number from 1"),
@@ -83,7 +83,7 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
             "window is 'week': write one of hour, day, month",
         ),
         ("[[budgets]]\nper = 'all'\nruns = 1\nwindow = 1", "window is '1': write one of hour, day, month"),
-        ("[[budgets]]\nper = 'all'\nruns = 1\nzone = 'UTC'", "zone is set, but window is not"),
+        ("[[budgets]]\nper = 'all'\nruns = 1\nzone = 'UTC'", "the budget sets zone, but not window"),
         (
             "[[budgets]]\nper = 'all'\nruns = 1\nwindow = 'day'\nzone = 'Mars'",
             "budget's time zone is unknown",

@@ -463,7 +463,7 @@ def process(
         else:
             child.stdin.write(raw)
             child.stdin.flush()
-            child.wait(20)
+            child.wait(PATIENCE)
             assert child.stdout is not None
             assert child.stderr is not None
             out, err = child.stdout.read(), child.stderr.read()

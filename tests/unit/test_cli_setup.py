@@ -3,28 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from cli_room import Done, Run
 from clients_room import Homes
 from table_rows import each_row
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Done]
 
 
 @pytest.fixture
@@ -61,14 +46,14 @@ def test_without_names_what_is_installed_is_set_up_and_the_word_add_may_be_left_
     for said in (
         *(f"{home}/.cursor/mcp.json: made", "open a new session of each client"),
         "call: not tried: no server is running\n  remedy: start the server with `postroom up`",
-        "set POSTROOM_DATA_DIR where the client starts",
+        "set POSTROOM_DATA_DIR in the environment in which the client starts",
     ):
         assert said in done.out
     entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
     assert entry == {"command": "postroom", "args": ["mcp", "--tools", "core"]}
     removed = run("remove")
     assert ("Cursor: removed" in removed.out, "Claude" in removed.out) == (True, False)
-    assert run("remove", "cursor").out.startswith("Cursor: nothing from setup to remove")
+    assert run("remove", "cursor").out.startswith("Cursor: setup has written nothing that could be removed")
     for words in (["cursor", "--no-verify"], ["--no-verify", "cursor"], ["add", "cursor", "--no-verify"]):
         assert run(*words, "--json").document["clients"][0]["client"] == "cursor"
 
@@ -169,10 +154,10 @@ def test_the_tools_of_daily_work_are_written_unless_all_are_asked_for(way: str, 
 def test_what_others_wrote_under_our_name_is_taken_out_only_when_somebody_asks(home: Path, run: Run) -> None:
     file = home / ".cursor/mcp.json"
     file.parent.rmdir()
-    assert run() == Done(0, "no client found; name a client, for example `claude`\n", "")
+    assert run() == Done(0, "no installed client was found; name a client, for example `claude`\n", "")
     file.parent.mkdir()
     file.write_text('{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}')
-    assert run("remove").out == "no client found; name a client, for example `claude`\n"
+    assert run("remove").out == "no installed client was found; name a client, for example `claude`\n"
     assert "postroom" in file.read_text()
     assert "Cursor: removed" in run("remove", "cursor").out
     assert file.read_text() == '{"mcpServers": {}}'

@@ -180,7 +180,7 @@ def test_a_folder_that_the_client_does_not_trust_is_told(
     assert (code, [one["kind"] for one in told]) == (0, kinds)
     for one in told:
         assert "written, folder not trusted" in one["detail"]
-        assert "start `claude` there" in one["remedy"]
+        assert "start `claude` in that folder" in one["remedy"]
 
 
 @each_row("words", [(), ("--dry-run",), ("--scope", "project")])
@@ -291,7 +291,7 @@ def test_a_client_that_hangs_is_asked_once_and_ended_with_what_it_started(
             "[ $1 = --version ] && echo '2.1.197 (Claude Code)' || echo '<html>'",
             [
                 "a JSON list from `claude plugin list",
-                "the way to check the login in the output of `claude auth",
+                "a command to check the login in the output of `claude auth",
             ],
             "'<html>' (0)",
         ),

@@ -99,6 +99,7 @@ DURATIONS |= {"pt1h30m": 5_400, "P1W2DT0.5S": 777_600.5, "2 hours": 7_200, "1h30
             for text, value in DURATIONS.items()
         ),
         *(("POSTROOM_BACKUP_INTERVAL", text, "backup_interval", value) for text, value in INTERVALS.items()),
+        ("POSTROOM_STOP_DELAY", "6s", "stop_delay", timedelta(seconds=6)),
         *(("POSTROOM_TELEMETRY", text, "telemetry", True) for text in ("YES", "on")),
         *(("POSTROOM_TELEMETRY", text, "telemetry", False) for text in ("0", "f", "False")),
         *(("POSTROOM_PORT", text, "port", 12) for text in (" 12 ", "+12", "12.0")),
@@ -145,9 +146,9 @@ WRONG = [
     MCP_PATH | / | root
     MCP_PATH | mcp | slash
     MCP_PATH | /a/../b | path
-    MCP_PATH | /admin/mcp | this path is in use
-    MCP_PATH | /v1/mcp | this path is in use
-    MCP_PATH | /callbacks/mcp | this path is in use
+    MCP_PATH | /admin/mcp | the server uses this path itself
+    MCP_PATH | /v1/mcp | the server uses this path itself
+    MCP_PATH | /callbacks/mcp | the server uses this path itself
     PROFILE | everything | 'core' or 'full'
     TELEMETRY | perhaps | write true or false
     TELEMETRY_ENDPOINT | 127.0.0.1:4318 | http://host:port
@@ -217,6 +218,7 @@ def test_names_that_clients_and_runs_use_are_no_settings_and_no_mistakes(home: d
         *(("port = [1", "not TOML"), ("port = true", "write a number"), ("host = 5", "without scheme")),
         *(("answer_retention = 3600", "unit"), ("backup_interval = 60", "unit")),
         ('backup_interval = "59s"', "or a duration from 1m"),
+        ('stop_delay = "11m"', "a duration up to 10m"),
         *(("backup_interval = false", "unit"), ("database = 5", "not a path")),
         *(('data_dir = "/x"', "POSTROOM_DATA_DIR"), ("[port]\nx = 1", "whole number")),
         ("a = " + "[" * 5000, "not TOML"),
@@ -230,7 +232,7 @@ def test_a_broken_file_is_refused(home: dict[str, str], text: str, reason: str) 
 
 def test_a_file_that_was_named_must_be_there_and_the_usual_one_need_not(home: dict[str, str]) -> None:
     assert load_settings(environment=home).port == 8765
-    assert "it is not there" in refusal(home | {"POSTROOM_CONFIG": "/nowhere/settings.toml"}).message
+    assert "the file does not exist" in refusal(home | {"POSTROOM_CONFIG": "/nowhere/settings.toml"}).message
     assert "cannot be read" in refusal(home | {"POSTROOM_CONFIG": home["HOME"]}).message
 
 
@@ -388,7 +390,7 @@ def test_an_address_that_is_empty_is_refused_unless_a_file_is_said_as_well(
         (refusal(from_file | {"POSTROOM_DATABASE_URL": ""}), "env POSTROOM_DATABASE_URL"),
     ):
         assert error.message == f"database_url is empty (from {origin})"
-        assert "leave it out for SQLite" in error.remedy
+        assert "remove it to use SQLite" in error.remedy
     file = tmp_path / "a.db"
     assert load_settings(environment=empty, overrides={"database": file}).database == file
     assert load_settings(environment=empty, overrides={"database_url": ELEPHANT}).database_url == ELEPHANT

@@ -7,19 +7,14 @@ import pytest_asyncio
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
 from postroom.services.cut_ids import whole_id
-from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from work_room import SLUG, TOKEN, WorkRoom
+from work_room import SLUG, TOKEN, WorkRoom, opened
 
 
 @pytest_asyncio.fixture
 async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
-    held = SqliteStore.in_memory(clock)
-    made = WorkRoom(held, held.runs, clock)
-    await made.people("Ada", "Ash", "Fay", runners=("Ash", "Fay"))
-    yield made
-    await made.close()
-    held.close()
+    async with opened(clock, "Ada", "Ash", "Fay", runners=("Ash", "Fay")) as made:
+        yield made
 
 
 async def given_up(room: WorkRoom) -> tuple[str, str]:

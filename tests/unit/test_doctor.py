@@ -120,7 +120,7 @@ async def test_a_browser_that_gets_no_notifications_is_a_fault_with_the_setting_
     store = here.application.store.store
     await store.write(lambda tx: tx.push.put(made))
     told = await here.finding("push")
-    assert (told["state"], told["detail"]) == ("ok", "browsers that are notified: 1")
+    assert (told["state"], told["detail"]) == ("ok", "browsers that get notifications: 1")
     await store.write(
         lambda tx: tx.push.note_result("one", error="the push service answered with status 403")
     )
@@ -148,7 +148,7 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
 async def test_a_run_that_failed_in_a_chat_is_no_fault_for_the_chat_has_the_reason(here: Place) -> None:
     await here.give_up("a", "the key is not known", thread="chat/telegram/bot/t1")
     told = await here.finding("runs")
-    assert (told["state"], "1 belong to chats, which know the reason" in told["detail"]) == ("ok", True)
+    assert (told["state"], "1 belong to chats, where the reason was shown" in told["detail"]) == ("ok", True)
     assert told["remedy"] == ""
     await here.operator.refresh_metrics()
     assert here.number("postroom_dead_letters") == 0

@@ -30,7 +30,7 @@ def here(tmp_path: Path, clock: ManualClock) -> Iterator[Place]:
 
 
 async def _archived(here: Place) -> Path:
-    """Send two messages, have them archived, and return the repository."""
+    """Send two messages in the archive, have them archived, and return the repository."""
     application = here.application
     await application.mail.call("ensure_project", {"human_key": PROJECT})
     for name in ("Ada", "Ben"):
@@ -136,10 +136,10 @@ async def test_messages_that_a_rule_deleted_and_the_archive_still_has_are_on_the
     await _delete(here, 1)
     assert await _told(here, full=full) == (
         "ok",
-        "1 messages, 0 waiting to be written, 1 waiting to be deleted",
+        "1 messages in the archive, 0 still to be written, 1 still to be deleted",
     )
     await _write_archive(here)
-    assert await _told(here, full=full) == ("ok", "1 messages, 0 waiting to be written")
+    assert await _told(here, full=full) == ("ok", "1 messages in the archive, 0 still to be written")
 
 
 async def test_messages_that_went_from_both_while_the_archive_was_looked_at_are_not_missing(
@@ -153,7 +153,7 @@ async def test_messages_that_went_from_both_while_the_archive_was_looked_at_are_
         await _write_archive(here)
 
     _between(here, monkeypatch, both)
-    assert await _told(here) == ("ok", "1 messages, 0 waiting to be written")
+    assert await _told(here) == ("ok", "1 messages in the archive, 0 still to be written")
 
 
 async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in_the_database(
@@ -167,7 +167,7 @@ async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in
         await _write_archive(here)
 
     _between(here, monkeypatch, come)
-    assert await _told(here) == ("ok", "3 messages, 0 waiting to be written")
+    assert await _told(here) == ("ok", "3 messages in the archive, 0 still to be written")
 
 
 async def test_messages_that_came_and_went_while_the_archive_was_looked_at_are_no_failure(
@@ -206,4 +206,7 @@ async def test_a_message_that_the_database_lost_is_told_beside_a_deletion(here: 
     lost = {"messages/2023/11/99-lost.md": b"The database was put back to what it was before this came."}
     await asyncio.to_thread(repository.write, lost, subject="mail: lost", now=here.clock.now())
     state, detail = await _told(here)
-    assert (state, detail.partition(":")[0]) == ("failed", "1 messages are missing from the database")
+    assert (state, detail.partition(":")[0]) == (
+        "failed",
+        "1 messages of the archive are missing from the database, which is older than the archive",
+    )

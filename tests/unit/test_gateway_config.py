@@ -77,7 +77,7 @@ def test_no_file_means_no_gateway(home: Path) -> None:
 
 def test_a_file_that_a_setting_names_must_be_there(home: Path) -> None:
     given = {"HOME": str(home), "POSTROOM_GATEWAY_FILE": str(home / "chats.toml")}
-    with pytest.raises(ConfigError, match=r"chats\.toml cannot be read: it is not there"):
+    with pytest.raises(ConfigError, match=r"chats\.toml cannot be read: the file does not exist"):
         load_gateway(load_settings(environment=given), environment=given)
 
 
@@ -327,11 +327,11 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n | title is set twice | extra
 {AGENT}{WEB}extra = 1\n | extra is not a table | [platforms.web.extra]
 {AGENT}{WEB}[gateway.busy]\nmode = "wait"\n | [gateway.busy]: mode is 'wait' | mode
-{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode
-{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode or max_waiting
+{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: the value is not a table | write it as [gateway.busy] with mode
+{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: the value is not a table | write it as [gateway.busy] with mode or max_waiting
 {AGENT}{WEB}[gateway.busy]\nmod = 1\n | [gateway.busy]: no setting | did you mean mode?
 {AGENT}{WEB}[gateway]\ndrain = 30\n | drain is '30': write a duration with its unit | drain
-{AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write whole minutes | idle
+{AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write a number of whole minutes | idle
 {AGENT}{WEB}[gateway.busy]\nmax_waiting = "7"\n | max_waiting is '7' | max_waiting
 {AGENT}{WEB}[gateway.reset]\nat_hour = 24\n | at_hour is '24' | at_hour
 {AGENT}{WEB}enabled = "no"\n | enabled is 'no' | enabled
@@ -339,21 +339,21 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | [gateway.command_roles]: no command is called 'halt' | the commands are agent, answer, approve
 {AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not valid: write dm, group | room
 {AGENT}{WEB}[gateway.reset_by_type.dm]\nmod = 1\n | reset_by_type.dm] | mode?
-{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: it is not a table | token_env
-{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: it is not a table | write
+{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: the value is not a table | token_env
+{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: the value is not a table | write
 routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\n | [routes, rule 1]: agent is missing | add agent
 {AGENT}{WEB}[[routes]]\nagent = "poet"\n | [routes, rule 1]: there is no agent 'poet' | name@project
 {AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' is not a known person | human:name
-{AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, and in none of its threads | leave thread out
+{AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, but not in the threads of a chat | remove thread from the rule
 {AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | limit the rule to other platforms
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: the rule matches nothing, because slack is not connected | [platforms.slack]
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | add platform, because the ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
 {AGENT}{WEB}[agents.default]\n | [agents]: 'default' is not a valid agent name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
-{AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: it is not a table | write it as
+{AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: the value is not a table | write it as
 """)
 
 
@@ -377,9 +377,9 @@ UNSAFE = rows(r"""
 [platforms.web]\ntoken_env = "{SECRET}"\n | token_env names a variable that is not set
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
-[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
+[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the proxy's address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
-[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
+[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | mean the same setting
 [platforms.web]\ntoken_env = 7\n | token_env is not text
 [platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | such variables are server settings
 [platforms.web]\ntoken_env = "EMPTY"\n | is not set
@@ -416,16 +416,16 @@ def test_a_file_with_a_secret_is_private_and_holds_one(
 REFUSED_BY_ADAPTERS = rows(r"""
 [platforms.slack]\n | Slack requires a bot token | `token_env` or `token_file`
 [platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | not an app token | `app_token_env` or `app_token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | cannot reach this server | `app_token_env`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | has no way to reach this server | `app_token_env`
 [platforms.web]\n | no token | `token_env` or `token_file`
 [platforms.web]\ntoken_env = "SHORT"\n | too short | `token_env` or `token_file`
-[platforms.api_server]\n | the key is missing | `api_key_env` or `api_key_file`
+[platforms.api_server]\n | the API key is missing | `api_key_env` or `api_key_file`
 [platforms.matrix]\nbase_url = "https://m.test"\n | the access token is missing | `token_env`
 [platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | password is missing | `password_env`
 {MAIL}smtp_password_env = "UMLAUT"\n | smtp_password is missing | `smtp_password_env`
 [platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook secret is missing | `webhook_secret_env` or `webhook_secret_file`
-[platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
-{HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
+[platforms.webhook.routes.ci]\n | the secret of a webhook is missing | `secret_env` or `secret_file`
+{HOOK}callback_secret_env = "SHORT"\n | the callback_secret of a webhook is | `callback_secret_env`
 {HOOK}prompt = 5\n | [platforms.webhook.routes.ci]: prompt must be a text | prompt
 {HOOK}scheme = "md5"\n | scheme is 'md5': write one of postroom, github, gitlab | scheme
 {HOOK}colour = 5\n | no setting is called 'colour' | secret_env, secret_file
@@ -436,7 +436,7 @@ REFUSED_BY_ADAPTERS = rows(r"""
 {MAIL}imap_security = "tls"\n | : imap_security is 'tls': write one of ssl, starttls, plain | imap_
 {MAIL}imap_port = "x"\n | : imap_port is 'x': write a whole number from 1 to 65535 | imap_port
 {MAIL}allow_plain = 1\n | : allow_plain is '1': write true or false | allow_plain
-{WEB}[platforms.web.people.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx]\ntoken_env = "CHAT_TOKEN"\n | a name in web's people is invalid | 64 characters
+{WEB}[platforms.web.people.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx]\ntoken_env = "CHAT_TOKEN"\n | a name in `people` of the web channel is invalid | 64 characters
 {WEB}title = 7\n | : title must be a text of 1 to 80 characters | title
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be a text that is not empty | model
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n | timeout_s is '0': write a number from 0.1 to 86400 | timeout_s
@@ -483,7 +483,7 @@ def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Pl
     place = TableName(Path("gateway.toml"), f"platforms.{platform.value}")
     secrets = {"token", "api_key", "signing_secret"}
     for name in fields_of(adapter.options).keys() - secrets:
-        refused = rf"{name}(\]: it is not a table| must be (a|an) | is '.*': write )"
+        refused = rf"{name}(\]: the value is not a table| must be (a|an) | is '.*': write )"
         with pytest.raises(ConfigError, match=refused) as caught:
             read_table(place, {name: object()}, adapter.options, {})
         assert "None" not in caught.value.message

@@ -92,7 +92,7 @@ async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, 
     assert [agents.agent_of(thread) for thread in threads] == ["default", "poet", "Bo@gone"]
     assert [agents.commits_steps(thread) for thread in threads] == [True, True, False]
     for_nobody = RunActivation.new(threads[2], [])
-    with pytest.raises(errors.AgentNotFound, match="Bo@gone no longer answers chats here"):
+    with pytest.raises(errors.AgentNotFound, match="Bo@gone no longer answers in this chat"):
         await agents.chosen(for_nobody)
     plan = await agents.resolve(for_nobody, pinned="its run")
     assert plan.resolution_id == "its run", (
@@ -303,9 +303,9 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
         *(("u1", "file"), ("u2", "file"), ("u3", "file"), ("stranger", "paired")),
     ]
     await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was admitted with a pairing code"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted by a pairing code"):
         await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was admitted with a pairing code"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted by a pairing code"):
         await desk.operator.shut_out("telegram", "u1")
 
 
@@ -363,7 +363,7 @@ async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) ->
     assert (await desk.operator.discard(str(row["outbox_id"])[:-3]))["outbox_id"] == row["outbox_id"]
     assert await undelivered() == []
     for act in (desk.operator.discard, desk.operator.revive):
-        with pytest.raises(errors.InvalidArgument, match="no such dead letter"):
+        with pytest.raises(errors.InvalidArgument, match="no dead letter of a chat with this id"):
             await act(str(row["outbox_id"]))
     assert (await desk.operator.send(**notice))["outbox_id"] == row["outbox_id"]
     assert desk.channel.texts("12345") == []
@@ -446,7 +446,7 @@ async def test_what_could_not_be_delivered_is_listed_and_tried_again(desk: Desk)
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["The lights go out."]
     assert (await desk.operator.dead())["undelivered"] == []
-    with pytest.raises(errors.InvalidArgument, match="no such dead letter"):
+    with pytest.raises(errors.InvalidArgument, match="no dead letter of a chat with this id"):
         await desk.operator.revive(sent["outbox_id"])
 
 

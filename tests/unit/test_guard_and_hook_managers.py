@@ -93,7 +93,7 @@ def test_the_guard_is_not_called_absent_after_pre_commit_overwrote_it(
     assert states(repo)["pre-commit"] == ("overwritten" if has_other else "foreign", has_other)
     guard.status(repo)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pre-commit"))
-    assert "calls the previous hook" not in row
+    assert "calls the hook that was there before" not in row
     assert "written by pre-commit" in row
     guard_hooks.install(repo)
     assert states(repo)["pre-commit"] == ("installed", has_other)
@@ -246,7 +246,7 @@ def test_the_state_of_the_guard_beside_a_manager_is_whether_it_runs(
                 told = LEFTHOOK_LINE.format(name=hook) if name == "lefthook" else line
                 assert f"`{told}`" in refused.value.remedy
         elif step == "g" and is_managed and has_line:
-            with pytest.raises(StateError, match=f"{name}'s configuration still calls the guard"):
+            with pytest.raises(StateError, match=f"the configuration of {name} still calls"):
                 guard_hooks.remove(repo)
         else:
             (guard_hooks.install if step == "G" else guard_hooks.remove)(repo)

@@ -136,7 +136,6 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
 
 OURS = b"127.0.0.1 127.0.0.1:8765 127.0.0.1:1 localhost:9 LOCALHOST:9 [::1]:8765 [::1]".split()
 OURS += b"[0:0:0:0:0:0:0:1]:8765 mail.example.com Mail.Example.com:443 10.0.0.7:8765".split()
-OURS += (b"[0:0:0:0:0:0:0:1]:8765", b"mail.example.com", b"Mail.Example.com:443", b"10.0.0.7:8765")
 THEIRS = (b"", b"evil.example", b"evil.example:8765", b"127.0.0.1.evil.example", b"localhost.evil.example")
 THEIRS += (b"evil.example/localhost", b"localhost@evil.example", b"localhost:8765:8765", b"localhost:65536")
 THEIRS += (b"localhost:99999999", b"localhost:", b"localhost:\xc2\xb2", b"local host", b"::1", b"[::1")
@@ -156,17 +155,7 @@ async def test_only_the_names_of_this_server_are_answered(host: bytes | None, pa
 FOREIGN = b"http://localhost:3000 http://127.0.0.1:8765 https://localhost https://localhost:8765".split()
 FOREIGN += b"http://evil.example http://evil.example:8765 http://localhost:8765.evil.example null".split()
 FOREIGN += b"http://localhost:8765@evil.example http://localhost:8765/ file:// chrome-extension://abc".split()
-FOREIGN += (
-    *(b"http://evil.example", b"http://evil.example:8765", b"http://localhost:8765.evil.example", b"null"),
-    b"",
-)
-FOREIGN += (
-    b"http://localhost:8765@evil.example",
-    b"http://localhost:8765/",
-    b"file://",
-    b"chrome-extension://abc",
-)
-FOREIGN += (b"http://localhost:8765 http://evil.example", b"\xff")
+FOREIGN += (b"", b"http://localhost:8765 http://evil.example", b"\xff")
 
 
 @each_row(
@@ -285,8 +274,6 @@ PUBLIC = "/healthz /readyz /login /static/postroom.css /.well-known/oauth-author
 PUBLIC += (
     " /authorize /.well-known/oauth-protected-resource/mcp /.well-known/openid-configuration /oauth/token"
 )
-PUBLIC += " /mcp/.well-known/openid-configuration"
-PUBLIC += " /.well-known/oauth-protected-resource/mcp /.well-known/openid-configuration /oauth/token"
 PUBLIC += " /mcp/.well-known/openid-configuration"
 CLOSED = "/ /healthz/ /healthzz /login/x /static //static/x /STATIC/x /.well-known/else /logout /admin/status /metrics"
 CLOSED += " /.well-known/oauth-protected-resourcex /mcp"

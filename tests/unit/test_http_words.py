@@ -32,7 +32,7 @@ async def test_a_refused_field_is_named_in_words_of_http() -> None:
 
 
 def test_a_tool_of_a_remedy_is_an_address() -> None:
-    assert problem_of(UnknownAgent("no agent is named x")).remedy == (
+    assert problem_of(UnknownAgent("no agent was named x")).remedy == (
         "call `POST /v1/register_agent`, or call `GET /v1/list_agents` to see the registered names"
     )
     assert problem_of(UnknownSchedule("no schedule is named x")).remedy == (

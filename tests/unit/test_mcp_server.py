@@ -1,6 +1,5 @@
 """The MCP server over agent mail: profiles, schemas, answers, refusals, resources, news."""
 
-import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -15,7 +14,6 @@ from postroom.mail.context import Rules
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server.profiles import CORE
-from postroom.mcp_server.resources import RESOURCES
 from postroom.mcp_server.server import CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
 from postroom.services.calls import Subscriptions
 from postroom.stores.sqlite import SqliteStore
@@ -56,11 +54,6 @@ def test_the_core_profile_is_small() -> None:
     print(f"core profile: {len(tools_of('core'))} tools, at most {tokens} tokens")
     assert len(tools_of("core")) <= 19
     assert tokens < CORE_TOKEN_LIMIT
-
-
-def test_the_full_profile_offers_every_operation_in_one_order() -> None:
-    assert [tool.name for tool in tools_of("full")] == [operation.name for operation in MAIL_OPERATIONS]
-    assert {tool.name for tool in tools_of("core")} == set(CORE) <= {tool.name for tool in tools_of("full")}
 
 
 def test_schemas_name_no_nulls_and_no_references() -> None:
@@ -109,49 +102,6 @@ def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are(
             assert named & names <= set(CORE), "a model at this address has no such tool"
     without_more = {one.name for one in MAIL_OPERATIONS if one.description == one.summary}
     assert without_more == {"unretire_agent", "respond_contact", "set_contact_policy"}
-
-
-async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:
-    sent = await client.call_tool("send_message", message())
-    assert sent.data["count"] == 1
-    assert sent.data["deliveries"][0]["payload"]["id"] == 1
-    inbox = await client.call_tool("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben"})
-    assert inbox.structured_content is not None
-    assert [one["subject"] for one in inbox.structured_content["result"]] == ["Lamp"]
-
-
-async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:
-    files = [
-        {"name": "plan.txt", "content_base64": "dGhlIHBsYW4="},
-        {"name": "x.png", "content_base64": "/wA="},
-    ]
-    sent = await client.call_tool("send_message", message(thread_id="lamp:1", attachments=files))
-    text, picture = (one["sha256"] for one in sent.data["deliveries"][0]["payload"]["attachments"])
-    inbox = await client.call_tool("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben"})
-    named = [one["resource"] for one in inbox.structured_content["result"][0]["attachments"]]
-    assert named == [f"mail://attachment/srv-lighthouse/Ben/1/{sha256}" for sha256 in (text, picture)]
-    (found,) = await client.read_resource(named[0])
-    assert (base64.b64decode(found.blob), found.mime_type) == (b"the plan", "text/plain")
-    (found,) = await client.read_resource(f"mail://attachment/srv-lighthouse/Ben/1/{picture}")
-    assert (base64.b64decode(found.blob), found.mime_type) == (b"\xff\x00", "image/png")
-    for uri, holds in {
-        "mail://inbox/srv-lighthouse/Ben": "Is it lit?",
-        "mail://thread/srv-lighthouse/lamp:1": "open_questions",
-        "mail://thread/srv-lighthouse/lamp%3A1": "open_questions",
-        "mail://agents/srv-lighthouse": "Ada",
-        "mail://reservations/srv-lighthouse": "enforced_by",
-        "mail://project/srv-lighthouse": "lamp:1",
-    }.items():
-        (found,) = await client.read_resource(uri)
-        assert holds in found.text, uri
-    assert len(await client.list_resource_templates()) == len(RESOURCES) == 6
-
-
-async def test_an_unknown_resource_is_refused_with_its_remedy(client: Client[Any]) -> None:
-    for uri in ("mail://inbox/srv-lighthouse/Nobody", "mail://nothing/here", "mail://inbox/srv-lighthouse"):
-        with pytest.raises(MCPError) as caught:
-            await client.read_resource(uri)
-        assert caught.value.error.data["remedy"]
 
 
 async def test_news_of_a_message_reaches_who_listens_also_beside_a_listener_that_fails(mail: Mail) -> None:

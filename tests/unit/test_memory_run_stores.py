@@ -1,19 +1,10 @@
-"""The additional promises of the run stores in memory: places, limits, hints, the registry."""
+"""The registry in memory."""
 
 import pytest
 
-from postroom.contracts.errors import (
-    InvalidRecord,
-)
+from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.registry import PinnedEntry
-from postroom.stores.memory import MemoryRunStores
 from postroom.stores.registry import MemoryRegistryStore
-from postroom.testing import ManualClock
-
-
-@pytest.fixture
-def stores(clock: ManualClock) -> MemoryRunStores:
-    return MemoryRunStores(clock)
 
 
 async def test_a_publication_stays_as_it_was_published() -> None:

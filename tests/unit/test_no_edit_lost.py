@@ -547,14 +547,17 @@ async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Ma
         await team.write("Ada", after, name)
         held = await team.write("Ben", b"z", name)
         assert f'"{name}" was changed by "Ada"' in held
-        assert "The changed lines are not shown: the file is binary, large or was not kept." in held
+        assert (
+            "The changed lines are not shown, because the file is binary, is large, or was not stored before the change."
+            in held
+        )
     for name, size in (("huge", LARGEST_FILE + 1), ("grown", 1)):
         team.put(name, b"x" * size)
         for agent in ("Ada", "Ben"):
             await team.read(agent, name)
         await team.write("Ada", b"y" * (LARGEST_FILE + 2), name)
         told = await team.write("Ben", b"z" * (LARGEST_FILE + 3), name)
-        assert f'"{name}" is too large to compare (4 MiB at most)' in told
+        assert f'"{name}" is too large to compare (the limit is 4 MiB)' in told
         assert not told.startswith("held: ")
     for agent in ("Ada", "Ben"):
         await team.read(agent)

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from conformance.promises import run_given as given
+from machine import PATIENCE
 from postgres_runs_room import OpenedRuns, Session
 from postroom.contracts import errors
 from postroom.contracts.clock import SystemClock
@@ -195,9 +196,6 @@ async def test_closing_answers_what_was_asked_before_and_refuses_what_comes_late
             await call
 
 
-# Rows that do not read back
-
-
 # Several processes
 
 
@@ -262,7 +260,7 @@ async def test_commits_of_one_thread_by_processes_leave_no_gap(
         message = Message.user(name, id=name)
         await by.coordinator.commit(ThreadCommit(thread_id="t", messages=(message,), events=events))
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for number in range(30):
             group.create_task(say(stores if number % 2 else elsewhere, f"m{number}"))
             group.create_task(stores.events.append(given.event()))

@@ -16,10 +16,9 @@ from postroom.leases import Leases
 from postroom.relay import Relay
 from postroom.services.push import MAX_OF_PERSON, MAX_SHOWN, PushNotifier
 from postroom.services.push_encryption import decoded
-from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from push_room import LOST, FakeBrowser, PushService
-from work_room import SLUG, WorkRoom, hidden, post
+from work_room import SLUG, WorkRoom, hidden, opened, post
 
 JSON = {"Accept": "application/json"}
 
@@ -32,15 +31,10 @@ def service() -> Iterator[PushService]:
 
 @pytest_asyncio.fixture
 async def room(service: PushService, clock: ManualClock) -> AsyncIterator[WorkRoom]:
-    store = SqliteStore.in_memory(clock)
-    made = WorkRoom(
-        store, store.runs, clock, push_services=(service.origin, "push.example.org", "*.example.net")
-    )
-    await made.people("Ada", "Ash", "Fay", runners=("Ash", "Fay"))
-    await made.leases.renew()
-    yield made
-    await made.close()
-    store.close()
+    services = service.origin, "push.example.org", "*.example.net"
+    async with opened(clock, "Ada", "Ash", "Fay", runners=("Ash", "Fay"), push_services=services) as made:
+        await made.leases.renew()
+        yield made
 
 
 async def switch_on(room: WorkRoom, browser: FakeBrowser, by: str = "lena") -> tuple[httpx2.AsyncClient, str]:
@@ -402,7 +396,7 @@ async def test_a_person_has_few_browsers_and_a_browser_shows_few_questions(
     room.agents.more_questions = [f"May I {number}?" for number in range(MAX_SHOWN + 5)]
     await ask(room)
     notices = await shown(room, service, browser)
-    assert [one["title"] for one in notices].count("More needs you") == 1
+    assert [one["title"] for one in notices].count("More questions need you") == 1
     assert len(notices) == MAX_SHOWN + 1
     assert await shown(room, service, browser) == []
     [question, *_] = await room.questions.questions()

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from machine import PATIENCE
 from postroom.contracts.errors import StaleClaim, StoreReadOnly
 from postroom.stores.changes import WORK
 from postroom.stores.sqlite import SqliteStore
@@ -93,9 +94,9 @@ async def test_a_hint_that_fails_leaves_no_caller_of_its_commit_waiting(store: S
     def fail() -> None:
         raise RuntimeError("nobody to tell")
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         write = store.engine.write
-        group.create_task(write(lambda _: both_wait.wait(30)))
+        group.create_task(write(lambda _: both_wait.wait(PATIENCE)))
         writes = [
             group.create_task(write(lambda _: "first", committed=fail)),
             group.create_task(write(lambda _: "second", committed=lambda: told.append("second"))),
@@ -125,5 +126,5 @@ def test_a_store_in_memory_that_nobody_uses_any_more_ends_its_thread(clock: Manu
     del store
     gc.collect()
     for writer in writers:
-        writer.join(20)
+        writer.join(PATIENCE)
         assert not writer.is_alive()

@@ -1,23 +1,16 @@
-"""The promises of the run stores on SQLite beyond the port, and one transaction with mail."""
+"""The promises of the run stores on SQLite beyond the port."""
 
 import asyncio
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conformance.promises.given import an_office, put_message
 from conformance.promises.run_given import (
-    KIND,
-    LEASE,
-    TARGET,
-    asked,
     claimed,
     ended,
     enqueued,
     event,
-    loaded,
     reported,
     run,
     said,
@@ -25,17 +18,8 @@ from conformance.promises.run_given import (
     waiting,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import (
-    ActiveRunConflict,
-    StoreError,
-)
 from postroom.contracts.events import EventScope
-from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
-from postroom.contracts.runs import RunStatus
 from postroom.stores.runs import dispatches, ports
-from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
@@ -125,66 +109,3 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
         await sqlite_store.store.engine.write(untold)
         await waits
     assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
-
-
-# Mail and runs together
-
-
-def submission(stores: RunStores, dispatch_id: str = "d1", **details: Any) -> ThreadCommit:
-    return ThreadCommit(
-        thread_id="t",
-        messages=(Message.user("x", id=f"m-{dispatch_id}"),),
-        run=run(stores, f"r-{dispatch_id}", status=RunStatus.CREATED),
-        events=(event("Submitted"),),
-        outbox=(OutboxDraft(kind=KIND, target=TARGET),),
-        delivery=Delivery(dispatch=asked(stores, dispatch_id), **details),
-    )
-
-
-async def test_a_message_and_the_run_it_causes_are_written_together(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    here = await an_office(sqlite_store)
-    scope = EventScope.thread("t")
-
-    def change(tx: Transaction) -> str:
-        put_message(tx.mail, here.ada, [here.ben], subject="plums")
-        assert tx.runs.state(state_look("t", is_submission=True)).thread is None
-        done = tx.runs.commit(submission(stores, claim=ClaimRequest(consumer="w", lease_ms=LEASE)))
-        assert tx.runs.threads.load("t") is not None
-        assert tx.runs.threads.load_run("r-d1") is not None
-        assert isinstance(done, Committed)
-        assert done.dispatch is not None
-        return done.dispatch.dispatch_id
-
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        hears = group.create_task(stores.events.wait(scope, after=0))
-        await asyncio.sleep(0)
-        assert await sqlite_store.store.write(change) == "d1"
-        await hears
-    messages = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
-    assert [one.subject for one in messages] == ["plums"]
-    assert (await loaded(stores)).status is RunDispatchStatus.CLAIMED
-    assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=1)) == 1
-
-
-@pytest.mark.parametrize("fault", ["mail", "runs", "caller"])
-async def test_neither_is_written_when_one_is_refused(
-    stores: RunStores, sqlite_store: SqliteStore, fault: str
-) -> None:
-    here = await an_office(sqlite_store)
-    await claimed(stores, "active")
-    before = await snapshot(stores, "t")
-
-    def change(tx: Transaction) -> None:
-        put_message(tx.mail, here.ada, [here.ben], subject="plums")
-        claim = ClaimRequest(consumer="w", lease_ms=LEASE) if fault == "runs" else None
-        tx.runs.commit(submission(stores, claim=claim))
-        if fault == "mail":
-            tx.mail.put_contact(here.ada.id, 99, status="pending", reason="", now=1)
-        raise KeyError(fault)
-
-    with pytest.raises((StoreError, ActiveRunConflict, KeyError)):
-        await sqlite_store.store.write(change)
-    assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
-    assert await snapshot(stores, "t") == before

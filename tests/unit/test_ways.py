@@ -14,10 +14,10 @@ async def told(room: Room, name: str) -> list[tuple[str, bool, str]]:
 async def test_an_agent_that_nothing_tells_has_to_look(room: Room) -> None:
     await room.open()
     assert await told(room, "Ada") == [
-        ("live", False, "it has no runner"),
-        ("wake by runner", False, "it has no runner: `postroom agents set-runner`"),
-        ("hook at next step", False, "no client with hooks has acted as it: `postroom setup`"),
-        ("inbox only", True, "nothing announces messages: it must fetch its inbox"),
+        ("live", False, "the agent has no runner"),
+        ("wake by runner", False, "the agent has no runner: `postroom agents set-runner`"),
+        ("hook at next step", False, "no client with hooks has acted as this agent: `postroom setup`"),
+        ("inbox only", True, "the agent gets no notification of messages: it must fetch its inbox"),
     ]
 
 
@@ -35,7 +35,7 @@ async def test_a_runner_comes_before_hooks_and_says_what_it_starts(room: Room) -
     await room.open()
     for recipe, at_work in (
         (Recipe.CLAUDE, "only a message on the thread of an active run is passed to that run"),
-        (Recipe.GEMINI, "its runner passes messages only at the start of a run"),
+        (Recipe.GEMINI, "the agent's runner passes messages to a run only at its start"),
     ):
         await room.mail.set_runner(HARBOR, "Ada", written_runner(Runner(recipe=recipe, cwd="/")))
         assert await told(room, "Ada") == [
@@ -43,7 +43,7 @@ async def test_a_runner_comes_before_hooks_and_says_what_it_starts(room: Room) -
             (
                 "wake by runner",
                 True,
-                f"a run starts, or waits until the active run has ended: command, {recipe}",
+                f"a run starts now, or when the active run has ended: command, {recipe}",
             ),
         ]
 
@@ -59,4 +59,4 @@ async def test_a_runner_that_does_not_read_back_is_named(room: Room) -> None:
 async def test_a_retired_agent_is_reached_by_nothing(room: Room) -> None:
     await room.open()
     await room.call("retire_agent", agent_name="Ada")
-    assert await told(room, "Ada") == [("inbox only", False, "it is retired and receives no messages")]
+    assert await told(room, "Ada") == [("inbox only", False, "the agent is retired and receives no messages")]

@@ -18,7 +18,7 @@ from postroom.gateway.replies import ChatEffects
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from work_room import SLUG, WorkRoom, hidden, place, post
+from work_room import SLUG, WorkRoom, hidden, opened, place, post
 
 THREAD = f"{CHAT_THREAD}telegram/bot/s1"
 
@@ -41,13 +41,9 @@ def locked() -> Locked:
 
 @pytest_asyncio.fixture
 async def room(clock: ManualClock, locked: Locked) -> AsyncIterator[WorkRoom]:
-    held = SqliteStore.in_memory(clock)
-    made = WorkRoom(held, held.runs, clock)
-    made.runs.serve(CHAT_THREAD, locked, ChatEffects())
-    await made.people("Ada")
-    yield made
-    await made.close()
-    held.close()
+    async with opened(clock, "Ada") as made:
+        made.runs.serve(CHAT_THREAD, locked, ChatEffects())
+        yield made
 
 
 class Asking(RunDispatchExecutor):

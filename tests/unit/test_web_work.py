@@ -14,6 +14,7 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from dispatch_room import Noop, done
+from machine import PATIENCE
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
@@ -37,7 +38,7 @@ from postroom.web.pages import page_routes
 from table_rows import each_row
 from waking_room import PROJECT
 from web_samples import HOSTILE
-from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, place, post
+from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, opened, place, post
 
 QUESTIONS, RUNS, WRITE, SCHEDULES = (
     f"/p/{SLUG}/{name}" for name in ("questions", "runs", "write", "schedules")
@@ -63,6 +64,13 @@ async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
     await made.close()
 
 
+@pytest_asyncio.fixture
+async def patient(clock: ManualClock) -> AsyncIterator[WorkRoom]:
+    """A room in which an answer can be taken back for eight seconds."""
+    async with opened(clock, "Ada", "Ash", runners=("Ash",), take_back_ms=TAKE_BACK_MS) as room:
+        yield room
+
+
 async def asked(room: WorkRoom):
     """Have a person asked, and return a browser with the fields of the question's form."""
     await room.send("Ada", "Ash")
@@ -74,7 +82,7 @@ async def asked(room: WorkRoom):
 
 
 async def dead(room: WorkRoom):
-    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is due."""
+    """Have a run become a dead letter, and return a browser with the fields by which the next attempt is due."""
     await room.send("Ada", "Fay", subject="Count the bees")
     await room.turn()
     browser = room.browser()
@@ -196,21 +204,6 @@ async def test_a_number_that_two_open_questions_share_answers_neither_at_the_com
     assert len(await room.look(room.questions.open_questions, SLUG)) == 2
 
 
-async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
-    browser, fields = await asked(room)
-    await room.questions.answer(dict(fields)["number"], False, why="it is needed")
-    for _ in range(2):  # while the run is about to go on, and when it has
-        answer = await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
-        assert answer.status_code == 409
-        assert "This question was answered already" in answer.text
-        assert "at the command line" in answer.text
-        assert "it is needed" in answer.text
-        await room.turn()
-    assert [one for one in room.agents.told if "The answer is" in one] == [
-        "You asked a person: May I?\nThe answer is no. They said: it is needed\nContinue with this answer."
-    ]
-
-
 async def test_two_people_at_once_are_one_answer(room):
     browser, fields = await asked(room)
     refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))
@@ -244,15 +237,9 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
 
 
 async def test_the_end_of_a_server_is_drawn_as_an_interruption_and_not_as_a_failure(room):
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def works(_: object) -> None:
-        begun.set()
-        await goes_on.wait()
-
-    room.agents.act = works
+    begun, goes_on = room.agents.hold()
     await room.send("Ada", "Bo")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await begun.wait()
     [run] = await room.stores.threads.list_runs(RunQuery())
     room.clock.advance(timedelta(seconds=30))
@@ -290,36 +277,33 @@ async def test_a_question_ends_a_chain_though_its_agent_waits_for_another(room):
     assert chains.count("May I?") == 2
 
 
-async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is_given(stores, clock):
-    room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
-    await room.people("Ada", "Ash", runners=("Ash",))
-    browser, fields = await asked(room)
-    told = len(room.agents.told)
+async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is_given(patient, clock):
+    browser, fields = await asked(patient)
+    told = len(patient.agents.told)
     sent = await post(browser, QUESTIONS, *fields, ("back", "control"), ("by", "Ana"), ("answer", "yes"))
-    await room.turn()
-    assert len(room.agents.told) == told  # the agent has nothing yet
-    assert await room.look(room.questions.open_questions, SLUG) == []
+    await patient.turn()
+    assert len(patient.agents.told) == told  # the agent has nothing yet
+    assert await patient.look(patient.questions.open_questions, SLUG) == []
     for page in (sent.headers["location"], QUESTIONS):
         assert (await browser.get(page)).text.count('value="take_back"') == 1, page
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1))
     assert (await post(browser, QUESTIONS, *fields, ("do", "take_back"))).status_code == 303
-    [question] = await room.look(room.questions.open_questions, SLUG)
+    [question] = await patient.look(patient.questions.open_questions, SLUG)
     assert question.number == dict(fields)["number"]
     clock.advance(timedelta(minutes=1))
-    await room.runs.mailbox.poll()
-    await room.turn()
-    assert len(room.agents.told) == told
-    assert await room.look(room.questions.given_answers, SLUG, limit=10) == []
+    await patient.runs.mailbox.poll()
+    await patient.turn()
+    assert len(patient.agents.told) == told
+    assert await patient.look(patient.questions.given_answers, SLUG, limit=10) == []
     await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "no"))
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
-    await room.runs.mailbox.poll()
-    await room.turn()
-    assert "The answer is no." in room.agents.told[-1]
+    await patient.runs.mailbox.poll()
+    await patient.turn()
+    assert "The answer is no." in patient.agents.told[-1]
     late = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
     assert late.status_code == 409
     assert "has already received it" in late.text
     assert 'value="take_back"' not in (await browser.get(QUESTIONS)).text
-    await room.close()
 
 
 FORM = {
@@ -340,54 +324,49 @@ FORM = {
     ],
     ids=["text", "choice", "no", "words", "form"],
 )
-async def test_an_answer_that_is_taken_back_brings_its_words_back(stores, clock, asks, given, shown):
-    room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
-    await room.people("Ada", "Ash", runners=("Ash",))
-    room.agents.asks = asks
-    browser, fields = await asked(room)
+async def test_an_answer_that_is_taken_back_brings_its_words_back(patient, asks, given, shown):
+    patient.agents.asks = asks
+    browser, fields = await asked(patient)
     pairs = [
         (name, one) for name, value in given.items() for one in ([value] if isinstance(value, str) else value)
     ]
     await post(browser, QUESTIONS, *fields, ("by", "Ana"), *pairs)
-    await room.turn()
-    assert await room.look(room.questions.open_questions, SLUG) == []
+    await patient.turn()
+    assert await patient.look(patient.questions.open_questions, SLUG) == []
     back = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
     assert (back.status_code, "<h1>Taken back</h1>" in back.text, shown in back.text) == (200, True, True)
     assert 'name="by" value="Ana"' in back.text
     assert ('<option value="no" selected>' in back.text) is ("form" in asks)
-    assert len(await room.look(room.questions.open_questions, SLUG)) == 1
-    await room.close()
+    assert len(await patient.look(patient.questions.open_questions, SLUG)) == 1
 
 
 @each_row("second_at", ["pages", "command line"])
 async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_seconds(clock, second_at):
-    store = SqliteStore.in_memory(clock)
-    room = WorkRoom(store, store.runs, clock, take_back_ms=TAKE_BACK_MS)
-    room.agents.more_questions = ["May I push?"]
-    await room.people("Ada", "Ash", runners=("Ash",))
-    browser, fields = await asked(room)
-    told = len(room.agents.told)
-    first, other = ([*fields[:2], ("number", number)] for number in room.agents.question_ids)
-    await post(browser, QUESTIONS, *first, ("by", "Ana"), ("answer", "yes"))
-    clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1_000))
-    if second_at == "pages":
-        await post(browser, QUESTIONS, *other, ("by", "Ben"), ("answer", "no"))
-    else:
-        await room.questions.answer(dict(other)["number"], False, why="")
-    await room.runs.mailbox.poll()
-    await room.turn()
-    assert len(room.agents.told) == told, "the run waits for as long as the first answer can be taken back"
-    assert (await post(browser, QUESTIONS, *first, ("do", "take_back"))).status_code == 303
-    assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [
-        dict(first)["number"]
-    ]
-    clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
-    await room.runs.mailbox.poll()
-    await room.turn()
-    assert "The answer is no." in room.agents.told[-1]
-    assert "The answer is yes." not in room.agents.told[-1]
-    await room.close()
-    store.close()
+    async with opened(clock, "Ada", "Ash", runners=("Ash",), take_back_ms=TAKE_BACK_MS) as room:
+        room.agents.more_questions = ["May I push?"]
+        browser, fields = await asked(room)
+        told = len(room.agents.told)
+        first, other = ([*fields[:2], ("number", number)] for number in room.agents.question_ids)
+        await post(browser, QUESTIONS, *first, ("by", "Ana"), ("answer", "yes"))
+        clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1_000))
+        if second_at == "pages":
+            await post(browser, QUESTIONS, *other, ("by", "Ben"), ("answer", "no"))
+        else:
+            await room.questions.answer(dict(other)["number"], False, why="")
+        await room.runs.mailbox.poll()
+        await room.turn()
+        assert len(room.agents.told) == told, (
+            "the run waits for as long as the first answer can be taken back"
+        )
+        assert (await post(browser, QUESTIONS, *first, ("do", "take_back"))).status_code == 303
+        assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [
+            dict(first)["number"]
+        ]
+        clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+        await room.runs.mailbox.poll()
+        await room.turn()
+        assert "The answer is no." in room.agents.told[-1]
+        assert "The answer is yes." not in room.agents.told[-1]
 
 
 async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
@@ -718,13 +697,7 @@ async def test_where_agents_prove_themselves_a_person_who_has_logged_in_writes_a
 
 
 async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
-    began, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
+    began, goes_on = room.agents.hold()
     await room.send("Ada", "Ash", subject="May be")
     await room.send("Ada", "Fay", subject="Will fail")
     await room.turn()
@@ -743,7 +716,12 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     browser = room.browser()
     page = (await browser.get(RUNS)).text
     for words in (
-        *("At hand", "Behind it", "it is active, and reads this message afterwards", "the key is not known"),
+        *(
+            "At hand",
+            "Behind it",
+            "the agent is active, and reads this message after the active run",
+            "the key is not known",
+        ),
     ):
         assert words in page
     agents = (await browser.get(f"/p/{SLUG}/agents")).text
@@ -762,7 +740,7 @@ async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
     request = RunActivation.new(f"agent:{SLUG}/Bo", [Message.user("x", id="mail-1")])
     await other.submit_background(request.delivered(delay_ms=60_000))
     [work] = await room.operator.works(SLUG)
-    assert (work.state, work.why, work.until) == ("queued", "it is due later", room.clock.now() + 60_000)
+    assert (work.state, work.why, work.until) == ("queued", "the run is due later", room.clock.now() + 60_000)
     browser = room.browser()
     page = (await browser.get(RUNS)).text
     assert "Waiting:" in page
@@ -830,13 +808,8 @@ async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
 
 
 async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act, room.agents.output = held, ["\x1b[32mstep 1\x1b[0m\n", "<script>alert(1)</script>\n"]
+    began, goes_on = room.agents.hold()
+    room.agents.output = ["\x1b[32mstep 1\x1b[0m\n", "<script>alert(1)</script>\n"]
     await room.send("Ada", "Bo")
     await began.wait()
     [work] = await room.operator.works(SLUG)

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from machine import PATIENCE
 from postroom.concurrency import Tasks
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
@@ -20,27 +20,12 @@ from postroom.mail.people import StoredChatDelivery
 from postroom.mail.waking import waker
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MAX_AT_ONCE
-from postroom.stores.mail.store import MailStore
-from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
-from waking_room import PROJECT, Room, number
+from waking_room import PROJECT, Room, both_engines, number
 
 ROOM_FOR_LEASES = timedelta(minutes=5)
 ADA, BO = (agent_thread("projects-shop", name) for name in ("Ada", "Bo"))
 OPERATOR = Caller(operator=True)
-
-
-both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
-"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
-
-
-@pytest.fixture
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    kind = getattr(request, "param", "sqlite")
-    refuse_missing(kind)
-    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture
@@ -291,18 +276,11 @@ async def test_the_end_of_a_run_wakes_whoever_asked_without_a_round(room, fails)
 
 async def test_an_answer_for_an_agent_at_work_is_on_its_thread_when_the_run_has_ended(room):
     await room.people("Ada", "Bo", "Cy", runners=("Ada", "Bo"))
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def act(activation):
-        if activation.agent_id.startswith("Ada"):
-            began.set()
-            await goes_on.wait()
-
-    room.agents.act = act
+    began, goes_on = room.agents.hold("Ada")
     await room.send("Cy", "Ada")
     await began.wait()
     await room.send("Ada", "Bo")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not await room.runs.threads.pending_messages(ADA):
             await asyncio.sleep(0)
     [waiting] = await room.runs.threads.pending_messages(ADA)
@@ -316,13 +294,7 @@ async def test_an_answer_for_an_agent_at_work_is_on_its_thread_when_the_run_has_
 
 async def test_what_comes_for_an_agent_at_work_waits_on_its_thread_and_is_one_run(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
+    began, goes_on = room.agents.hold()
     await room.send("Ada", "Bo", thread_id="plan")
     await began.wait()
     more = [await room.send("Ada", "Bo", thread_id="plan") for _ in range(5)]
@@ -429,14 +401,7 @@ async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_
 
 async def held_up(room: Room, name: str) -> asyncio.Event:
     """Make an agent begin with a message; return the event that ends its run."""
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def act(activation):
-        if activation.agent_id.startswith(name):
-            began.set()
-            await goes_on.wait()
-
-    room.agents.act = act
+    began, goes_on = room.agents.hold(name)
     await room.send("Ada", name, body="first")
     await asyncio.wait_for(began.wait(), 30)
     return goes_on
@@ -470,7 +435,7 @@ async def test_the_answer_of_a_run_to_an_agent_with_too_many_waiting_messages_wa
     goes_on = await held_up(room, "Bo")
     await room.send("Ada", "Bo", body="second")
     await room.send("Bo", "Cy", body="a question")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while ("Cy", "Cy did it") not in await room.texts("Bo"):
             await asyncio.sleep(0)
     assert await room.waker.round() == 0, "it waits for its turn"

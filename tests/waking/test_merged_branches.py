@@ -2,7 +2,7 @@
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from postroom.mail.waking.subscription_rounds import MAX_EVENTS_READ, Subscripti
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import opened, refuse_missing
 from waking_room import Room
 
 
@@ -60,16 +59,6 @@ class Harbor(Room):
         return [
             line[2:] for one in reversed(found) for line in one["body_md"].splitlines() if line[:2] == "- "
         ]
-
-
-@pytest.fixture
-def stores(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> Iterator[tuple[MailStore, RunStores]]:
-    kind = getattr(request, "param", "sqlite")
-    refuse_missing(kind)
-    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture

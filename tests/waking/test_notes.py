@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from machine import PATIENCE
 from postroom.contracts.errors import NoteContradicts
 from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller, Rules
@@ -66,7 +67,7 @@ async def test_a_run_is_given_the_notes_of_its_agents_files_and_a_run_on_a_task_
     room.agents.act = waits
     while await TaskRuns(room.mail, room.waker).round():
         pass
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(room.agents.prompts) < 4:
             await asyncio.sleep(0)
     go_on.set()

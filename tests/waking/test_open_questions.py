@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,22 +28,8 @@ from postroom.contracts.runs import (
 from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.mail.context import Caller, token_hash
-from postroom.stores.mail.store import MailStore
-from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
-from waking_room import PROJECT, Room, number
-
-both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
-"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
-
-
-@pytest.fixture
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    kind = getattr(request, "param", "sqlite")
-    refuse_missing(kind)
-    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
+from waking_room import PROJECT, Room, both_engines, number
 
 
 @pytest_asyncio.fixture

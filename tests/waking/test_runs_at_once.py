@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from machine import PATIENCE
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.runners import Runner, runner_of
 from postroom.mail.waking.prompts import lane_of
@@ -38,7 +39,7 @@ async def answered(room, reader: str, thread: str) -> bool:
 
 
 async def until_answered(room, thread: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not await answered(room, "Ada", thread):
             await asyncio.sleep(0)
 

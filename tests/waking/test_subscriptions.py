@@ -1,12 +1,10 @@
 """Subscriptions: each event becomes a message once, over restarts and with several servers, on both engines."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import iso
@@ -16,21 +14,7 @@ from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
-from waking_room import PROJECT, Room
-
-both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
-"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
-
-
-@pytest.fixture
-def stores(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
-) -> Iterator[tuple[MailStore, RunStores]]:
-    kind = getattr(request, "param", "sqlite")
-    refuse_missing(kind)
-    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
+from waking_room import PROJECT, Room, both_engines
 
 
 @pytest_asyncio.fixture

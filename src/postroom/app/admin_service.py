@@ -81,6 +81,8 @@ class AdminService:
         self._meter = meter
         self._started_at = started_at
         self.chats = chats
+        self.is_stopping = False
+        """Whether the server was told to stop, and so is not ready."""
         """The service of the gateway; None if there is no gateway."""
 
     async def status(self) -> StatusView:
@@ -168,9 +170,9 @@ class AdminService:
             known_project = find_project(tx, project)
             if known_project.human_key == PEOPLE_KEY:
                 raise StateError(
-                    "this project belongs to a person, and people have no folders",
+                    "this project is the mailbox of a person, so it has no folder",
                     value=project,
-                    remedy="choose a project that has agents",
+                    remedy="choose a project of agents",
                 )
             holder = tx.project(home)
             if holder is not None and holder.id != known_project.id:
@@ -191,7 +193,9 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> MergeView:
-        """Merge one project into another in one transaction, or only count the changes. This may take long.
+        """Merge one project into another in one transaction, or only count the changes.
+
+        The merge of large projects may take long.
 
         `renames` maps agents of the source to new names. With `rename_equal`, every other agent whose name
         already exists in the target gets a new name automatically.
@@ -247,6 +251,7 @@ class AdminService:
                 loop_check(self._meter, now),
                 await self._backups(),
                 log_check(log_failure()),
+                *([Check(name="stopping", state="failed")] if self.is_stopping else []),
                 *([] if self.chats is None else [self.chats.check()]),
             )
         )
@@ -271,7 +276,7 @@ class AdminService:
     async def doctor(self, *, full: bool = False) -> ChecksView:
         """Check the store (with a write and a complete read), the archive (with Git) and the set-up.
 
-        This may take long.
+        All checks together may take long.
 
         With `full`, the content of every record is compared with its file in the archive.
         """
@@ -284,7 +289,7 @@ class AdminService:
     async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
         """Make all repairs that lose no data, or only list them, then run the checks again.
 
-        This may take long.
+        The repairs may take long.
         """
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
@@ -294,7 +299,7 @@ class AdminService:
     async def support_bundle(self) -> Mapping[str, str]:
         """Return diagnostics that can be shared with others: texts, keyed by file name.
 
-        This may take long.
+        Collecting the diagnostics may take long.
         """
         application = self._application
         results = await Doctor(application, self.chats).findings()
@@ -338,7 +343,7 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> PruneView:
-        """Delete the messages that no rule keeps, or only count them. This may take long.
+        """Delete the messages that no rule keeps, or only count them. Deleting many messages may take long.
 
         Raises:
             UnknownProject: A `[[keep]]` rule with `hold` names an unknown project; nothing was deleted.

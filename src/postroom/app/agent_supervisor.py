@@ -82,7 +82,7 @@ class ExecutorsByRunner(SeveralExecutors):
         """Raise if there is no executor for the runner's kind.
 
         Raises:
-            InvalidRunner: The kind has no executor here.
+            InvalidRunner: This server has no executor for the kind of runner.
         """
         self._of(runner)
 
@@ -199,7 +199,7 @@ class ExecutorRegistry:
         self.chosen.check(runner)
         if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
             raise InvalidRunner(
-                f"its runs_on is {place!r}, but no server with that name or label uses this database",
+                f"runs_on is {place!r}, but no server with that name or label uses this database",
                 value=place,
                 remedy=f"leave out runs_on, or use {' or '.join(self._alone_at)}",
             )
@@ -212,10 +212,10 @@ class ExecutorRegistry:
         """Return the command or address that a runner would use, without running it. Blocks.
 
         Raises:
-            InvalidRunner: Its kind has no executor here.
-            CommandNotStarted: Its program could not be started.
+            InvalidRunner: This server has no executor for the kind of runner.
+            CommandNotStarted: The runner's program could not be started.
             MissingExtra: A library that it needs is not installed.
-            RunnerSecretMissing: Its key or secret is missing.
+            RunnerSecretMissing: The runner's key or secret is missing.
         """
         self.check(runner)
         match runner:
@@ -278,21 +278,18 @@ class ExecutorRegistry:
     @asynccontextmanager
     async def _grant_access(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
         """Grant a run access to this server with a token that becomes invalid when the run's program ends."""
-        name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
-        addressed = control.agent if isinstance(control, RunControl) and self._address else None
-        if addressed is None and self._address:
-            addressed = await self._mail.store.read(lambda tx: tx.agent_addressed(slug, name))
-        if addressed is None:
+        if not isinstance(control, RunControl) or control.agent is None or not self._address:
             yield None
             return
+        agent = control.agent.agent
         token = new_run_token(self._server)
         self._tokens.issue(
             token,
-            agent_id=addressed.agent.id,
-            agent=name,
+            agent_id=agent.id,
+            agent=agent.name,
             run_id=activation.run_id or "",
-            claim=control.claim if isinstance(control, RunControl) else None,
+            claim=control.claim,
         )
         try:
             yield RunAccess(
@@ -307,7 +304,7 @@ class ExecutorRegistry:
     async def untold(self, run_id: str) -> str:
         """Return the messages that have arrived for a run since the last call.
 
-        They are added to the result of the run's current tool call.
+        The messages are added to the result of the run's current tool call.
         """
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
@@ -334,7 +331,7 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
         raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
     if len(secret) < MIN_SECRET_LENGTH:
         raise RunnerSecretMissing(
-            f"the runner's secret is shorter than {MIN_SECRET_LENGTH} characters",
+            f"the runner's secret is too short: it must have at least {MIN_SECRET_LENGTH} characters",
             value=runner.secret_env or runner.secret_file,
             remedy=f"create a random secret of at least {MIN_SECRET_LENGTH} characters, and configure it "
             f"on both servers",
@@ -376,7 +373,8 @@ class AgentSupervisor:
         """Resume the work of an earlier server, and start to wake recipients.
 
         Raises:
-            ConfigError: The configuration file declares an agent that cannot be registered or run here.
+            ConfigError: The configuration file declares an agent that cannot be registered or run on this
+                server.
             StoreError: The earlier work could not be resumed.
         """
         # Register the agents in the configuration file, and remove runners that it no longer declares.

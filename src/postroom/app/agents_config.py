@@ -49,7 +49,9 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     named = [(agent.project, agent.name.casefold()) for agent in agents]
     twice = next((agent for agent in agents if named.count((agent.project, agent.name.casefold())) > 1), None)
     if twice is not None:
-        raise _wrong(tables[0][0].file, twice.name, "it is declared twice", "remove one of them")
+        raise _wrong(
+            tables[0][0].file, twice.name, "the agent is declared twice", "remove one of the two declarations"
+        )
     return agents
 
 
@@ -73,7 +75,12 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
         checked = runner_of({**runner, **times}, home=str(project))
     except (InvalidRunner, InvalidName, ValueError) as error:
         reason = error.message if isinstance(error, PostroomError) else str(error)
-        raise _wrong(file, which, reason, getattr(error, "remedy", "") or "see docs/runners.md") from error
+        raise _wrong(
+            file,
+            which,
+            reason,
+            getattr(error, "remedy", "") or ("see docs/runners.md for the settings of an agent"),
+        ) from error
     return DeclaredAgent(
         file=file, name=told["name"].strip(), project=str(project), task=told.get("task", ""), runner=checked
     )
@@ -81,7 +88,7 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a time must be a number of seconds, or text such as 30m")  # noqa: TRY004 - reported like the other faults
+        raise ValueError("a time must be a number of seconds, or a text such as 30m")  # noqa: TRY004 - reported like the other faults
     return (duration_of(value) if isinstance(value, str) else timedelta(seconds=value)).total_seconds()
 
 

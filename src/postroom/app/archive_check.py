@@ -78,7 +78,9 @@ class ArchiveCheck:
                 now = self._clock.now()
                 self.repairs.append(another_archive(archive, project, now))
             return value(
-                "failed", "; ".join(faults[:5]), "move the archive away and run `postroom doctor` again"
+                "failed",
+                "; ".join(faults[:5]),
+                "move the archive to another folder and run `postroom doctor` again",
             )
         if failure := self._failure(project, differs):
             return failure
@@ -92,23 +94,24 @@ class ArchiveCheck:
         # How many messages an archive has, and how many wait to be written or deleted.
         leaving = len(archive_state.going & written)
         coming = len(archive_state.stored & archive_state.coming - written)
-        text = f"{len(written) - leaving} messages, {coming} waiting to be written"
-        return value("ok", f"{text}, {leaving} waiting to be deleted" if leaving else text)
+        text = f"{len(written) - leaving} messages in the archive, {coming} still to be written"
+        return value("ok", f"{text}, {leaving} still to be deleted" if leaving else text)
 
     def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
         if differs.unknown:
             return _found(
                 project.slug,
                 "failed",
-                f"{len(differs.unknown)} messages are missing from the database: it is older than "
-                "the archive",
-                "after the restore of a backup, move the repository away and run `postroom rebuild archive`",
+                f"{len(differs.unknown)} messages of the archive are missing from the database, which is "
+                "older than the archive",
+                "if you have restored a backup, move the repository to another folder and run `postroom "
+                "rebuild archive`",
             )
         if differs.missing:
             count = len(differs.missing)
             self.repairs.append(gaps_of(self._archive, project, count))
             remedy = f"run `postroom rebuild archive {project.slug}`"
-            return _found(project.slug, "failed", f"{count} messages are missing", remedy)
+            return _found(project.slug, "failed", f"{count} messages are missing from the archive", remedy)
         return None
 
     async def _find_lasting_differences(

@@ -238,7 +238,9 @@ class Backups:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_left(self.folder)
-            size, log = _sizes(self._database)
+            size = self._database.stat().st_size
+            log_file = self._database.with_name(f"{self._database.name}-wal")
+            log = log_file.stat().st_size if log_file.exists() else 0  # it may contain much of the data
             free = self._free(self.folder)
         except OSError as error:
             raise file_error(error, self.folder) from error
@@ -251,8 +253,8 @@ class Backups:
                     f"{remedy}, or remove older backups: `postroom backup prune --keep 1` keeps the newest"
                 )
             raise StoreFull(
-                f"no backup was made: it needs {needed} bytes of free space, twice the database "
-                f"({size}) and its log ({log}), but only {free} are free",
+                f"no backup was made: it needs {needed} bytes of free space, twice the size of the "
+                f"database ({size}) and its log ({log}), but only {free} bytes are free",
                 value=free,
                 remedy=making_room,
             )
@@ -403,12 +405,6 @@ def _instant(text: str) -> int | None:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def _sizes(database: Path) -> tuple[int, int]:
-    """Return the sizes of a database and of its write-ahead log, which may contain much of the data."""
-    log = database.with_name(f"{database.name}-wal")
-    return database.stat().st_size, log.stat().st_size if log.exists() else 0
-
-
 def named_backup(source: Path, settings: Settings) -> Path:
     """Return the file of a backup, given by its path or by its name in the backup folder.
 
@@ -477,7 +473,7 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     if found.newest is not None and found.age_ms is not None:
         newest = f"the newest backup, {found.newest.path.name}, is {span(found.age_ms)} old"
     if found.failure is not None:
-        tries = f"the last {found.tries} attempts failed: " if found.tries else ""
+        tries = f"the last {found.tries} attempts to make a backup failed: " if found.tries else ""
         seen = "" if isinstance(found.failure, StoreReadOnly) and not found.newest else f"; {newest}"
         detail = f"{tries}{found.failure.message}{seen}"
         return "failed", detail, found.failure.remedy
@@ -486,15 +482,17 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
         return (
             "failed",
             detail,
-            "run `postroom backup` for an intact backup; `postroom backup list --check` shows the "
-            "damage of the others, and `postroom backup prune` removes them",
+            (
+                "run `postroom backup` to make an intact backup; `postroom backup list --check` shows what "
+                "is damaged in the others, and `postroom backup prune` removes them"
+            ),
         )
     if found.is_overdue:
         return "failed", newest, "read in the log why no backup was made, or run `postroom backup`"
     if not found.interval_ms:
-        remedy = "set backup_interval, or let your own timer run `postroom backup`"
+        remedy = "set backup_interval to a time above 0, or run `postroom backup` from a timer of your own"
         return "unknown", f"automatic backups are disabled; {newest}", remedy
     if found.newest is None:
         detail = f"{newest} yet; the server makes the first backup 1 minute after its start"
-        return "unknown", detail, "wait, or run `postroom backup`"
+        return "unknown", detail, "wait for the server's first backup, or run `postroom backup`"
     return "ok", newest, ""

@@ -49,10 +49,13 @@ class BudgetTable(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.runs, self.work, self.tokens, self.cost) == (None, None, None, None):
-            raise ConfigError("it sets no limit", remedy='add runs = 100, work = "8h", tokens or cost')
+            raise ConfigError(
+                "the budget sets no limit",
+                remedy='add a limit, such as runs = 100, work = "8h", tokens or cost',
+            )
         if self.zone is not None and self.window is None:
             raise ConfigError(
-                "zone is set, but window is not",
+                "the budget sets zone, but not window",
                 value="zone",
                 remedy="also set window, or remove zone",
             )
@@ -91,6 +94,6 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
         file, limit = places.config_file(environment), _NAMES.get(name, name)
         raise ConfigError(
             f"{file} [[{TABLE}]]: two budgets set {limit} for the same runs and the same window",
-            remedy="remove one of them",
+            remedy="remove one of the two budgets",
         )
     return budgets

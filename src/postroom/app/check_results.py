@@ -38,7 +38,7 @@ def backed_up_elsewhere() -> CheckResult:
     """Return the result for the backups of a PostgreSQL database, which postroom does not back up."""
     detail = "postroom does not back up PostgreSQL"
     return CheckResult(
-        part="backups", state="unknown", detail=detail, remedy="check that pg_dump runs on a timer"
+        part="backups", state="unknown", detail=detail, remedy="check that a timer of yours runs pg_dump"
     )
 
 
@@ -121,7 +121,9 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
         free = free_of(there if is_folder else there.parent)
     except OSError as error:
         detail = f"the free space cannot be read: {error.strerror}"
-        return CheckResult(part="disk", state="unknown", detail=detail, remedy="check the disk yourself")
+        return CheckResult(
+            part="disk", state="unknown", detail=detail, remedy="check the free space of the disk yourself"
+        )
     detail = f"{free} bytes are free" + ("" if is_folder else f", the database has {size}")
     facts = {"free_bytes": free, "database_bytes": size}
     if free < (least := max(MIN_FREE, 2 * size)):
@@ -134,12 +136,17 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
 def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
     """Check the number of open files and sockets against the limit."""
     if used is None:
-        detail = "this system does not report the number of open files"
-        return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="check with lsof")
+        detail = "this system does not report how many files the server has open"
+        return CheckResult(
+            part="descriptors", state="unknown", detail=detail, remedy="count the open files with lsof"
+        )
     facts = {"open": used, "most": most}
     if most is not None and used > MAX_USED * most:
-        detail = f"{used} of {most} are open"
-        remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find the program that opens so many files"
+        detail = f"{used} of at most {most} files are open"
+        remedy = (
+            "raise the limit (`ulimit -n`, or LimitNOFILE of systemd), or find the program that "
+            "opens so many files"
+        )
         return CheckResult(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
-    detail = f"{used} of {most or 'any number'} are open"
+    detail = f"{used} of at most {most or 'any number'} files are open"
     return CheckResult(part="descriptors", state="ok", detail=detail, facts=facts)

@@ -45,14 +45,24 @@ _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | d
 )
 
 
-def _interval(value: object) -> timedelta:
-    """Parse a duration; 0 means never."""
-    if value in (0, "0") and not isinstance(value, bool):
-        return timedelta(0)
-    duration = duration_of(value)
-    if not timedelta(minutes=1) <= duration <= MAX_DURATION:
-        raise ValueError("write 0 for 'never', or a duration from 1m to 36500d")
-    return duration
+def _zero_or(least: timedelta, most: timedelta, write: str) -> Callable[[object], timedelta]:
+    """Return a parser of 0 and of durations within these limits."""
+
+    def read(value: object) -> timedelta:
+        if value in (0, "0") and not isinstance(value, bool):
+            return timedelta(0)
+        duration = duration_of(value)
+        if not least <= duration <= most:
+            raise ValueError(write)
+        return duration
+
+    return read
+
+
+_interval: Final = _zero_or(
+    timedelta(minutes=1), MAX_DURATION, "write 0 for 'never', or a duration from 1m to 36500d"
+)
+_delay: Final = _zero_or(timedelta(0), timedelta(minutes=10), "write 0, or a duration up to 10m")
 
 
 def _count(value: object) -> object:
@@ -101,7 +111,7 @@ def _mcp_path(value: object) -> object:
     if not _MCP_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
         raise ValueError("write a path such as /mcp: it begins with a slash and is not the root")
     if _TAKEN_PATH.fullmatch(text):
-        raise ValueError("this path is in use; write a path such as /mcp")
+        raise ValueError("the server uses this path itself; write a path such as /mcp")
     return text
 
 
@@ -164,9 +174,13 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Use `load_settings` to create the object; creating it directly does not read the environment.
     """
 
-    data_dir: Annotated[Path, _about("Folder of the server's data, its token and the note for clients.")] = (
-        field(default_factory=lambda: places.data_dir(places.environment()))
-    )
+    data_dir: Annotated[
+        Path,
+        _about(
+            "Folder for the server's data, the server's token and the file that "
+            "tells clients the server's address."
+        ),
+    ] = field(default_factory=lambda: places.data_dir(places.environment()))
     database: Annotated[Path, _about("The SQLite file. Default: postroom.db in data_dir.")] = Path()
     database_url: Annotated[
         str,
@@ -181,21 +195,21 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         _read_by(_database_url),
         _about(
-            "The database's own address, if database_url is a pooler that may use another session "
-            "for each transaction, such as PgBouncer with pool_mode=transaction."
+            "Direct address of the database, if database_url points to a pooler that may use another "
+            "session for each transaction, such as PgBouncer with pool_mode=transaction."
         ),
     ] = ""
     database_schema: Annotated[
         str,
         _text("[a-z_][a-z0-9_]{0,62}", "1 to 63 lower-case letters, digits and _, without a digit first"),
-        _about("The schema of the database, shared by the servers of one installation."),
+        _about("Name of the PostgreSQL schema, shared by all servers of one installation."),
     ] = "postroom"
     labels: Annotated[
         tuple[str, ...],
         _read_by(_labels),
         _about(
-            "Labels of this server for runners with runs_on. Its host name is always a label. For "
-            "several servers on one PostgreSQL database."
+            "Labels of this server, which runners can name in runs_on. The server's host name is always "
+            "one of its labels. Use labels when several servers share one PostgreSQL database."
         ),
     ] = ()
     storage_root: Annotated[
@@ -211,24 +225,37 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: Annotated[
         Count, _about("Port to listen on. With 0 the system chooses a port.", least=0, most=65535)
     ] = 8765
+    stop_delay: Annotated[
+        timedelta,
+        _read_by(_delay),
+        _about(
+            "How long a server that is stopping continues to serve while `/readyz` answers 503, so that a "
+            "load balancer stops sending calls to it."
+        ),
+    ] = timedelta(0)
     mcp_path: Annotated[str, _read_by(_mcp_path), _about("Path of the MCP endpoint.")] = "/mcp"
-    profile: Annotated[Literal["full", "core"], _about("The tools that `mcp_path` itself lists.")] = "full"
+    profile: Annotated[Literal["full", "core"], _about("The tools that the URL at `mcp_path` lists.")] = (
+        "full"
+    )
     identity: Annotated[
         Literal["asserted", "verified"],
         _about(
-            "Identify agents by name (asserted) or by token (verified). A server that listens beyond "
-            "loopback always requires tokens."
+            "Whether agents identify themselves by name (asserted) or by token (verified). A server that "
+            "listens beyond loopback always requires tokens."
         ),
     ] = "asserted"
     allowed_hosts: Annotated[
         tuple[str, ...],
         _read_by(lambda value: tuple(map(_host, _names(value)))),
-        _about("Additional names to accept in Host and Origin. Loopback and the bound address always pass."),
+        _about(
+            "Additional host names to accept in the headers Host and Origin. Loopback and the address "
+            "to listen on are always accepted."
+        ),
     ] = ()
     owner: Annotated[
         str,
         _text(r"\S(.{0,254}\S)?", "1 to 256 characters in one line, without spaces around them"),
-        _about("Owner of new projects. Projects of one owner may write to each other."),
+        _about("Owner of new projects. Agents of projects with the same owner may write to each other."),
     ] = "local"
     projects_by: Annotated[
         Literal["repository", "folder"],
@@ -249,7 +276,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Count, _about("Maximum number of attachments of a message.", least=0, most=1000)
     ] = 20
     inline_image_max_bytes: Annotated[
-        Count, _about("Images above this size, in bytes, get a preview.", least=0, most=64 * _MIB)
+        Count, _about("Images with more bytes than this get a preview.", least=0, most=64 * _MIB)
     ] = 65_536
     max_recipients: Annotated[
         Count, _about("Maximum number of recipients of a message.", least=1, most=100_000)
@@ -265,50 +292,61 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 10_000
     max_reservation_ttl: Annotated[Duration, _about("Maximum duration of a reservation.")] = timedelta(days=7)
     default_reservation_ttl: Annotated[
-        Duration, _about("Duration of a reservation if the call gives none.")
+        Duration, _about("Duration of a reservation if the call does not give one.")
     ] = timedelta(hours=1)
     answer_retention: Annotated[
-        Duration, _about("How long a repeated call with the same key returns the stored answer.")
+        Duration, _about("Time for which a repeated call with the same key returns the stored answer.")
     ] = timedelta(days=7)
     run_retention: Annotated[
         Interval,
-        _about("How long runs and their data are kept after the last run of their thread. 0: forever."),
+        _about("Time for which runs and their data are kept after the last run of their thread. 0: forever."),
     ] = timedelta(0)
     event_keep: Annotated[
         Count,
-        _about("Number of newest events that the log of a project keeps.", least=100, most=100_000_000),
+        _about(
+            "Number of events that the log of a project keeps. Older events are deleted.",
+            least=100,
+            most=100_000_000,
+        ),
     ] = 100_000
     case_sensitive_paths: Annotated[
         Switch,
         _about(
-            "Treat paths that differ in upper and lower case as different. Default: the rule of this system."
+            "Whether two paths that differ only in upper and lower case are different. Default: the rule "
+            "of this system."
         ),
     ] = sys.platform != "darwin"
     note_tokens: Annotated[
         Count,
         _about(
-            "Maximum number of tokens of the notes that a session or a run is given at once.",
+            "Maximum number of tokens of the notes that a session or a run is given together.",
             least=50,
             most=20_000,
         ),
     ] = 1000
-    note_ttl: Annotated[Duration, _about("How long a note is active if its author names no time.")] = (
+    note_ttl: Annotated[Duration, _about("Time for which a note is active if its author gives no time.")] = (
         timedelta(days=90)
     )
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
-        _about("What hooks do if reservations cannot be checked: warn, block, or off for no check."),
+        _about("What hooks do if reservations cannot be checked: warn, block, or off (no check)."),
     ] = "warn"
     stale_write_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
-        _about("What hooks do with a write of a whole file that was changed after the agent last read it."),
+        _about(
+            "What hooks do when an agent overwrites a whole file that was changed after the agent "
+            "last read it."
+        ),
     ] = "block"
     stale_edit_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
-        _about("What hooks do with other writes of such a file: edits of a part, patches, shell commands."),
+        _about(
+            "What hooks do when an agent changes such a file in another way: an edit of a part, a "
+            "patch, a shell command."
+        ),
     ] = "warn"
     git_author_name: Annotated[
         str,
@@ -320,9 +358,9 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _text(r"[^<>\s]{1,200}", "1 to 200 characters without spaces, < and >"),
         _about("E-mail address of the author of the archive's commits."),
     ] = "postroom@localhost"
-    archive_enabled: Annotated[Switch, _about("Write messages to the Git archive, too.")] = True
+    archive_enabled: Annotated[Switch, _about("Whether to write messages to the Git archive, too.")] = True
     archive_batch: Annotated[
-        Count, _about("Maximum number of messages in one commit.", least=1, most=10_000)
+        Count, _about("Maximum number of messages in one commit of the archive.", least=1, most=10_000)
     ] = 200
     backup_interval: Annotated[Interval, _about("Interval of the server's automatic backups. 0: never.")] = (
         timedelta(days=1)
@@ -335,24 +373,29 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[str, ...],
         _read_by(_push_services),
         _about(
-            "Push services of browsers that may get encrypted notifications: a host, *. and a domain, or an "
-            "origin such as http://127.0.0.1:9000, which may also be private. Empty: none."
+            "Push services of browsers to which the server may send encrypted notifications: a host, *. "
+            "and a domain, or an origin such as http://127.0.0.1:9000, which may also be private. Empty: "
+            "none."
         ),
     ] = PUSH_SERVICES
     push_contact: Annotated[
         str,
         _text(r"(mailto:[^\s@]+@[^\s@]+|https://\S+)", "mailto: and an e-mail address, or an https address"),
-        _about("Where the operator of a push service reaches whoever runs this server."),
+        _about("An address at which the operator of a push service can reach the operator of this server."),
     ] = "https://github.com/postroom/postroom"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _read_by(_lower),
-        _about("The minimum level of events to log."),
+        _about("Minimum level of the events that are logged."),
     ] = "info"
     log_format: Annotated[Literal["console", "json"], _about("Format of the log.")] = "console"
-    telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires the extra `otel`.")] = False
+    telemetry: Annotated[
+        Switch, _about("Whether to send spans of calls and runs. Requires the extra `otel`.")
+    ] = False
     telemetry_endpoint: Annotated[
-        str, _read_by(_endpoint), _about("The collector for these spans, by OTLP over HTTP.")
+        str,
+        _read_by(_endpoint),
+        _about("Address of the collector of these spans, which receives OTLP over HTTP."),
     ] = "http://127.0.0.1:4318"
     environment: Annotated[
         str,
@@ -450,7 +493,11 @@ def load_settings(
     sources = {**_from_file(variables), **_from_environment(variables), **_from_flags(overrides or {})}
     _choose_database(sources)
     for name in _PATHS & sources.keys():
-        sources[name] = _absolute(name, sources[name], variables)
+        found = sources[name]
+        text = str(found.value)
+        if not isinstance(found.value, str | Path) or not text or "\0" in text:
+            raise _wrong(name, found, "the value is not a path", "write the path of a file or folder")
+        sources[name] = _Found(places.absolute(text, variables, base=found.base), found.origin, found.base)
     values: dict[str, Any] = {name: _read(name, value) for name, value in sources.items()}
     values.setdefault("data_dir", places.data_dir(variables))
     places.refuse_closed(values["data_dir"])
@@ -460,8 +507,8 @@ def load_settings(
     except msgspec.ValidationError as error:
         refused = place_of(str(error))
         if refused is None:
-            message = f"settings do not fit together: {error}"
-            raise ConfigError(message, remedy=f"change one of them; {_SHOW}") from error
+            message = f"the settings contradict each other: {error}"
+            raise ConfigError(message, remedy=f"change one of these settings; {_SHOW}") from error
         reason = f"write {words(fields_of(Settings)[refused])}"
         raise _wrong(refused, sources[refused], reason, _CORRECT) from error
 
@@ -525,7 +572,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     tables = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(
-            f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each table"
+            f"{file} {name}: the value is not a list of tables", remedy=f"write [[{name}]] before each table"
         )
     return [(TableName(file, name, number), table) for number, table in enumerate(tables, start=1)]
 
@@ -536,15 +583,15 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
     if table is None:
         if not environment.get(places.CONFIG_NAME):
             return {}
-        raise unreadable(file, _CALLED, "it is not there", _REMEDY)
+        raise unreadable(file, _CALLED, "the file does not exist", _REMEDY)
     for name in _TABLES:
         table.pop(name, None)
     for name in table:
         _check_known(name, [*SETTINGS, *_TABLES], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
-            f"data_dir cannot be set in {file}: clients do not read this file, so they could not find the "
-            f"server",
+            f"data_dir cannot be set in {file}: clients do not read this file, so they would not find the "
+            "server",
             value=table["data_dir"],
             remedy=f"instead, set {places.DATA_DIR_NAME} in the environment of the server and its clients",
         )
@@ -594,7 +641,7 @@ def _choose_database(found: dict[str, _Found]) -> None:
         if places_of[0] < places_of[1]:
             raise ConfigError(
                 f"database_url is empty (from {url.origin})",
-                remedy="leave it out for SQLite, or set it to a PostgreSQL database URL",
+                remedy="remove it to use SQLite, or set it to the URL of a PostgreSQL database",
             )
         del found["database_url"]
         return
@@ -627,18 +674,12 @@ def _sqlite_file(name: str, url: str) -> str:
         return path
     shown = scheme[:40] if "://" in url and re.fullmatch(r"[A-Za-z0-9+.-]+", scheme) else "(no scheme)"
     raise ConfigError(
-        f"{name} has scheme {shown}; a SQLite file is supported: sqlite:///path or sqlite+aiosqlite:///path",
+        f"{name} has the scheme {shown}; only a SQLite file is supported: sqlite:///path or "
+        "sqlite+aiosqlite:///path",
         value=shown,
-        remedy=f"set POSTROOM_DATABASE to the file's path; it takes precedence over {name}, which another "
-        f"program may need",
+        remedy="set POSTROOM_DATABASE to the path of the file; this setting takes precedence over "
+        f"{name}, which another program may need",
     )
-
-
-def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Found:
-    text = str(found.value)
-    if not isinstance(found.value, str | Path) or not text or "\0" in text:
-        raise _wrong(name, found, "it is not a path", "write the path of a file or folder")
-    return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
 
 
 def _read(name: str, found: _Found) -> object:

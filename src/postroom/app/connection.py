@@ -42,8 +42,8 @@ _HEAD_TOO_LARGE: Final = (
     f"The request head exceeds {MAX_HEAD_LENGTH} bytes. Send a shorter URL or fewer headers."
 )
 _NO_HTTP: Final = (
-    "Invalid HTTP request received. Send plain HTTP/1.1 to a path that begins with /. For TLS, put a "
-    "proxy in front of this server."
+    "The server received something that is not an HTTP request. Send plain HTTP/1.1 to a path that "
+    "begins with /. To use TLS, put a proxy in front of this server."
 )
 
 

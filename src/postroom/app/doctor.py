@@ -106,7 +106,7 @@ class Doctor:
 
     async def _store_writes(self) -> list[CheckResult]:
         await self._application.store.probe()
-        return [CheckResult(part="store writes", state="ok", detail="wrote a probe row and read it back")]
+        return [CheckResult(part="store writes", state="ok", detail="a test row was written and read back")]
 
     async def _store_reads(self) -> list[CheckResult]:
         store = self._application.store
@@ -130,7 +130,7 @@ class Doctor:
         store = self._application.store.store
         rows = await store.unreadable(PAGE)
         if not rows:
-            return [CheckResult(part="records", state="ok", detail="this release can read each record")]
+            return [CheckResult(part="records", state="ok", detail="this release can read every record")]
         shown = "; ".join(f"{row.kind} {row.id}: {row.reason}" for row in rows[:_SHOWN_RECORDS])
         self.repairs.append(records_of(store, len(rows)))
         return [
@@ -140,7 +140,7 @@ class Doctor:
                 detail=f"this release cannot read {len(rows)} records and skips them: {shown}",
                 remedy=(
                     "run the newest release that used this database, then `postroom doctor --repair`; "
-                    "for a damaged record, see the last backup"
+                    "restore a damaged record from the last backup"
                 ),
                 facts={"records": len(rows)},
             )
@@ -153,20 +153,20 @@ class Doctor:
     async def _log(self) -> list[CheckResult]:
         failure = log_failure()
         if failure is None:
-            return [CheckResult(part="log", state="ok", detail="the last line was written")]
+            return [CheckResult(part="log", state="ok", detail="the last log line was written")]
         return [
             CheckResult(
                 part="log",
                 state="failed",
-                detail=f"the last line was not written: {failure.strerror}",
-                remedy="free space on the disk of the server's standard error",
+                detail=f"the last log line was not written: {failure.strerror}",
+                remedy="free space on the disk to which the server's standard error goes",
             )
         ]
 
     async def _archives(self) -> list[CheckResult]:
         application = self._application
         if not application.archive.serves("") and (writer := await self._holder(ARCHIVE)):
-            return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
+            return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes the archive")]
         identity = await asyncio.to_thread(
             Kept.of, application.settings
         )  # read first, so that the store can only be newer
@@ -213,15 +213,15 @@ class Doctor:
         runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
-            longest_waiting = "; no due run is waiting", ""
+            longest_waiting = "; no run is due and waiting", ""
         else:
             why = await runs.mailbox.why_not(longest.dispatch_id)
             waited = now - longest.due_since
             detail = f"; the longest waiting run is {longest.run_id}, for {span(waited)}: {why.text}"
             if longest.attempt_count or longest.interruption_count:
                 detail += (
-                    f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or "
-                    f"lost its lease: {longest.interruption_count})"
+                    f" (failed attempts: {longest.attempt_count}, interruptions because its server ended "
+                    f"or the run lost its lease: {longest.interruption_count})"
                 )
             if not runs.mailbox.lifecycle_is_running():
                 longest_waiting = (
@@ -232,7 +232,7 @@ class Doctor:
                 is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(MAX_UNTAKEN)
                 longest_waiting = (
                     detail,
-                    "no limit holds the run: read the log, and start the server again" if is_stuck else "",
+                    "no limit delays this run: read the log, and start the server again" if is_stuck else "",
                 )
         waits, remedy = longest_waiting
         if remedy:
@@ -247,7 +247,7 @@ class Doctor:
         dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
         untold = await self._application.runs.untold_dead_letters()
         if dead > untold:
-            text += f", of which {dead - untold} belong to chats, which know the reason"
+            text += f", of which {dead - untold} belong to chats, where the reason was shown"
         if untold:
             state, remedy = "failed", f"list the {dead} dead letters and their reasons: `postroom runs dead`"
         facts = {status.label: counts.get(status, 0) for status in RunDispatchStatus}
@@ -296,9 +296,9 @@ class Doctor:
             if subscription.error and subscription not in barred
         ]
         detail = (
-            f"browsers that are notified: {len(subscriptions)}"
+            f"browsers that get notifications: {len(subscriptions)}"
             if subscriptions
-            else "nobody is notified in a browser"
+            else "no browser gets notifications"
         )
         remedy = ""
         if refused:
@@ -307,7 +307,7 @@ class Doctor:
             )
             remedy = "check that this machine can reach the push service, and check the setting push_contact"
         if barred:
-            detail += f"; browsers whose push service is not permitted: {len(barred)}"
+            detail += f"; browsers whose push service is not in push_services: {len(barred)}"
             remedy = (
                 "add the push services to the setting push_services, or turn notifications off and on again"
             )
@@ -352,7 +352,7 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
         is_known = error.message in told
         told.add(error.message)
         is_failure = part.startswith("store") or isinstance(error, WrongStore)
-        why = "the store fails, as reported above" if is_known else error.message
+        why = "the store cannot be read, as reported above" if is_known else error.message
         if is_failure and not is_known:
             return [broken(part, error)]
         return [
@@ -409,8 +409,8 @@ def _release(told: str, *, checks_pages: bool) -> CheckResult:
         part="sqlite",
         state="ok",
         detail=(
-            f"SQLite {release} has the WAL-reset defect; it cannot occur here, because only the writer "
-            "checkpoints"
+            f"SQLite {release} has the WAL-reset defect, which cannot damage this database, because only "
+            "the writer checkpoints"
         ),
         remedy="use SQLite 3.51.3 or newer if your system offers it",
     )
@@ -435,9 +435,15 @@ def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
     if told["state"] in (AdapterState.CONNECTED, AdapterState.ELSEWHERE):
         return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
-    remedy = "check its settings with `postroom gateway config check`, and read the attempts in the log"
+    remedy = (
+        "check the settings of this channel with `postroom gateway config check`, and read the "
+        "failed attempts in the log"
+    )
     if told["state"] == AdapterState.DEGRADED:
-        remedy = "`postroom gateway dead` lists the updates; `postroom gateway reconnect` clears the warning"
+        remedy = (
+            "`postroom gateway dead` lists the updates that could not be processed; `postroom "
+            "gateway reconnect` clears the warning"
+        )
     return CheckResult(
         part="channel",
         about=name,

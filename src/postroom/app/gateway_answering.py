@@ -43,7 +43,7 @@ class Named(NamedTuple):
     @property
     def not_run(self) -> Missing:
         """Return the problem if the agent has no runner."""
-        remedy = "give it a runner with `postroom agents set-runner`, or use another agent"
+        remedy = "give the agent a runner with `postroom agents set-runner`, or use another agent"
         return Missing(f"{self.where} names {self.whom}, but this agent has no runner", remedy)
 
 

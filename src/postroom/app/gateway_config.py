@@ -131,11 +131,13 @@ class AgentConfig(Table, frozen=True, kw_only=True):
                 raise ConfigError(
                     f"{missing} is missing",
                     value=missing,
-                    remedy=f"add {missing}, or set only run, to let a registered agent answer",
+                    remedy=f"add {missing}; or set run and nothing else, to let a registered agent answer",
                 )
         elif any(fields.values()):
             raise ConfigError(
-                "names both a model and an agent", value="@".join(self.run[::-1]), remedy="remove one of them"
+                "the table names both a model and an agent",
+                value="@".join(self.run[::-1]),
+                remedy="remove either the model or the agent",
             )
 
 
@@ -182,17 +184,17 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     if fields is None:
         if settings.origin_of("gateway_file") == "default":
             return None
-        raise unreadable(file, _CALLED, "it is not there", _REMEDY)
+        raise unreadable(file, _CALLED, "the file does not exist", _REMEDY)
     source = _Source(file, given_fields, settings.data_dir / STATE_DIR)
     top = source.place("")
     check_names(top, fields, (*_TABLES, _ROUTES))
     for name in _TABLES:
         if not isinstance(fields.get(name, {}), dict):
             table = f"{name}.<name>" if name in ("agents", "platforms") else name
-            top.refuse(f"{name} is not a table", value=name, remedy=f"write it as [{table}]")
+            top.refuse(f"the value of {name} is not a table", value=name, remedy=f"write it as [{table}]")
     if "agent" not in fields:
         remedy = "add [agent] with base_url and model, or with run"
-        top.refuse("there is no [agent] table, so nobody would answer", value="agent", remedy=remedy)
+        top.refuse("there is no [agent] table, so no agent would answer", value="agent", remedy=remedy)
     agent = source.read("agent", fields["agent"], AgentConfig)
     models = _models(source, fields["agent"], fields.get("agents", {}))
     rules = _rules(source, fields.get("gateway", {}))
@@ -242,17 +244,19 @@ def _models(
             )
         inner = table.within(name)
         if not isinstance(rest, dict):
-            inner.refuse("it is not a table", value=name, remedy=f"write it as [{inner.name}]")
+            inner.refuse("the value is not a table", value=name, remedy=f"write it as [{inner.name}]")
         for other in ("id", "run"):
             if other in rest:
                 inner.refuse(
-                    f"{other} is set", value=other, remedy="choose mail room agents in [[routes]] instead"
+                    f"{other} is set",
+                    value=other,
+                    remedy="to use a registered agent, name it in [[routes]] instead",
                 )
         for setting in sorted(item for item in rest if item.startswith("speech_")):
             inner.refuse(
                 f"{setting} is set",
                 value=setting,
-                remedy="set it in [agent], because it applies to all agents",
+                remedy="set it in [agent], because the setting applies to all agents",
             )
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
@@ -279,7 +283,7 @@ def _routes(
 ) -> tuple[Route, ...]:
     if not isinstance(told, list) or not all(isinstance(item, dict) for item in told):
         source.place("").refuse(
-            "routes is not a list of tables", value=_ROUTES, remedy="write each as [[routes]]"
+            "routes is not a list of tables", value=_ROUTES, remedy="write each of them as [[routes]]"
         )
     connected = [platform for platform, config in platforms.items() if config.enabled]
     routes = []
@@ -289,11 +293,14 @@ def _routes(
         if route.agent is None:
             table.refuse("agent is missing", value="agent", remedy="add agent")
         if (route.chat or route.thread or route.sender) and not route.platform:
-            table.refuse("name the platform whose ids chat, thread and sender are", remedy="add platform")
+            table.refuse(
+                "add platform, because the ids in chat, thread and sender belong to one platform",
+                remedy="add platform",
+            )
         for platform in route.platform:
             if platform not in connected:
                 table.refuse(
-                    f"it matches nothing: {platform.value} is not connected",
+                    f"the rule matches nothing, because {platform.value} is not connected",
                     value=platform.value,
                     remedy=f"add [platforms.{platform.value}], or remove the rule",
                 )
@@ -309,7 +316,7 @@ def _routes(
                 table.refuse(
                     f"there is no agent {name!r}",
                     value=name,
-                    remedy='write agent = "name@project" for an agent of the mail room, "human:name" for a '
+                    remedy='write agent = "name@project" for a registered agent, "human:name" for a '
                     f"person, or one of {known_value}",
                 )
         routes.append(structs.replace(route, agent=None if is_default else name))
@@ -329,12 +336,12 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
             remedy='write agent = "human:name", as `postroom people` lists them',
         )
     if route.thread:
-        text = f"{person} answers in a chat, and in none of its threads"
-        table.refuse(text, value=person, remedy="leave thread out")
+        text = f"{person} answers in a chat, but not in the threads of a chat"
+        table.refuse(text, value=person, remedy="remove thread from the rule")
     for platform in route.platform or connected:
         if platform in ANSWER_ONLY:
             table.refuse(
-                f"{person} cannot answer over {platform.value}, whose callers wait for their answer",
+                f"{person} cannot answer over {platform.value}, whose callers wait for an immediate answer",
                 value=platform.value,
                 remedy="limit the rule to other platforms",
             )
@@ -346,7 +353,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
     result = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
     if not any(config.enabled for config in result.values()):
         source.place("").refuse(
-            "no platform is enabled, so nobody could write",
+            "no platform is enabled, so nobody could write to an agent",
             value="platforms",
             remedy=f"add [platforms.<name>] for one of {', '.join(known_values)}; or remove the file",
         )
@@ -356,7 +363,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
 def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
     table, kind = source.place(f"platforms.{platform.value}"), adapter_of(platform).options
     if not isinstance(told, dict):
-        table.refuse("it is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
+        table.refuse("the value is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
     if rest.get("enabled") is False:  # a disabled channel needs neither secrets nor values
         check_table(table, rest, kind)
@@ -377,7 +384,9 @@ def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
     chats = told.get("chats", {})
     if not isinstance(former, dict) or not isinstance(chats, dict):
         table.refuse(
-            "busy_chats is not a table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
+            "the value of busy_chats is not a table",
+            value="busy_chats",
+            remedy="write [<channel>.chats.<id>] instead",
         )
     kept_fields = {chat: {"busy": mode} for chat, mode in former.items()}
     return {
@@ -394,7 +403,9 @@ def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):
-        table.refuse("extra is not a table", value="extra", remedy=f"write it as [{table.name}.extra]")
+        table.refuse(
+            "the value of extra is not a table", value="extra", remedy=f"write it as [{table.name}.extra]"
+        )
     for name, value in extra.items():
         if name in rest:
             table.refuse(f"{name} is set twice", value=name, remedy="set it either here or in extra")

@@ -1,6 +1,6 @@
 """Secrets of the gateway: `gateway.toml` refers to them, and the environment or private files store them.
 
-They are never shown.
+Secrets are never shown.
 
 `<name>_env` names an environment variable, `<name>_file` a file that only its owner can use. The secret
 itself in `gateway.toml` is refused, because that file is copied, shown and kept under version control.

@@ -30,7 +30,7 @@ from postroom.services.administration import (
 )
 
 MAX_NOTICE_LENGTH: Final = 100_000
-_HOLDERS: Final = "everybody with the channel's secret"
+_HOLDERS: Final = "everybody who knows the channel's secret"
 
 
 class GatewayService(UndeliveredService):
@@ -106,8 +106,8 @@ class GatewayService(UndeliveredService):
             raise InvalidArgument(
                 "nobody with this pairing code is waiting for access",
                 value=platform,
-                remedy="ask the person to write to the bot again to get a new code: each code expires and "
-                "works only once",
+                remedy="ask the person to write to the bot again to get a new code: each code expires "
+                "and can be used only once",
             )
         return {"person": _person(person, "paired")}
 
@@ -153,7 +153,7 @@ class GatewayService(UndeliveredService):
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
-                "nobody with this id was admitted with a pairing code",
+                "nobody with this id was admitted by a pairing code",
                 value=user_id,
                 remedy=(
                     "list the people with `postroom gateway people`; people listed in gateway.toml must be "
@@ -187,7 +187,8 @@ class GatewayService(UndeliveredService):
             raise ServerUnavailable(
                 f"the channel {adapter.platform.value} is not connected",
                 value=adapter.liveness.error,
-                remedy="send again when `postroom gateway status` shows that the channel is connected",
+                remedy="send the message again when `postroom gateway status` shows that the channel is "
+                "connected",
             )
         source = await self._destination(adapter, chat_id, thread_id)
         reply = Reply(

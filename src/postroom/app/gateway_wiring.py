@@ -77,7 +77,7 @@ class ChatAgents(SeveralExecutors):
                 self._clients.append(make_model(agent, clock=clock))
                 models[agent.agent_id] = _resolve_agent(agent, self._clients[-1])
             elif agents is None:
-                raise ConfigError("this server does not run any mail room agents", value=agent.agent_id)
+                raise ConfigError("this server runs no registered agents", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
         self._agents = agents
 
@@ -131,7 +131,7 @@ class ChatAgents(SeveralExecutors):
         executor = None if agent is None else self._models if agent.run is None else self._agents
         if executor is None:
             name = agent_on(thread_id)
-            raise AgentNotFound(f"{name} no longer answers chats here", value=name)
+            raise AgentNotFound(f"{name} no longer answers in this chat", value=name)
         return executor
 
 
@@ -217,7 +217,16 @@ class ChatService:
         """
         _check_paths(self.file, self.open_paths, mcp_path)
         if self._state_dir is not None:
-            _private_folder(self._state_dir)
+            folder = self._state_dir
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.chmod(0o700)
+            except OSError as error:
+                raise ConfigError(
+                    f"the folder {folder} cannot be created or made private: {error.strerror}",
+                    value=str(folder),
+                    remedy="make the server's user the owner of the data folder",
+                ) from error
 
     # Start and stop.
 
@@ -478,15 +487,3 @@ def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
                 value=mcp_path,
                 remedy="set mcp_path to another path, such as /mcp",
             )
-
-
-def _private_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    except OSError as error:
-        raise ConfigError(
-            f"the folder {folder} cannot be created or made private: {error.strerror}",
-            value=str(folder),
-            remedy="make the server's user the owner of the data folder",
-        ) from error

@@ -35,21 +35,20 @@ class ServerHealth:
         application, readiness = self._application, await self._ready()
         now, counts = application.clock.now(), await application.runs.counts()
         up = lasting(self._started_at, now)
-        queued = counts[RunDispatchStatus.QUEUED]
+        queued, taken = counts[RunDispatchStatus.QUEUED], counts[RunDispatchStatus.CLAIMED]
+        slots = application.runs.slots
         facts = [
             HealthFact(name="server", state="ok", text=f"Server ready, up {up}")
             if readiness.is_ready
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
             *(fact for check in readiness.checks if (fact := _fact_for_people(check)) is not None),
-            _slots(counts[RunDispatchStatus.CLAIMED], application.runs.slots),
+            HealthFact(
+                name="slots", state="ok" if taken < slots else "failed", text=f"slots {taken} of {slots}"
+            ),
             HealthFact(name="queue", state="ok", text=f"{queued} run{'' if queued == 1 else 's'} queued"),
             *[fact async for fact in _spending(application, now)],
         ]
         return sorted(facts, key=lambda one: _ORDER.index(one.state))
-
-
-def _slots(taken: int, of: int) -> HealthFact:
-    return HealthFact(name="slots", state="ok" if taken < of else "failed", text=f"slots {taken} of {of}")
 
 
 def _fact_for_people(check: Check) -> HealthFact | None:
@@ -71,11 +70,15 @@ def _archive(check: Check) -> str:
     if check.state == "unknown":
         return "archive state unknown"
     waiting = check.facts["waiting"]
-    return "archive up to date" if not waiting else f"archive {waiting} records behind"
+    return "archive up to date" if not waiting else f"{waiting} records are not yet in the archive"
 
 
 def _loop(check: Check) -> str:
-    return "" if check.state == "ok" else f"the server is slow: {check.facts['lag_ms']} ms late"
+    return (
+        ""
+        if check.state == "ok"
+        else (f"the server is slow: its event loop was blocked for {check.facts['lag_ms']} ms")
+    )
 
 
 def _backups(check: Check) -> str:

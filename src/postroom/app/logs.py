@@ -174,15 +174,12 @@ class _Form(logging.Formatter):
         trace = redact(self.formatException(record.exc_info)) if record.exc_info and is_raised else ""
         if self._as_json:
             return json.dumps({**shown, "exception": trace} if trace else shown)
-        return self._on_a_console(shown, trace)
-
-    def _on_a_console(self, shown: dict[str, object], trace: str) -> str:
         moment, level, event, logger = (str(shown.pop(name)) for name in _FIRST)
-        facts = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
+        told = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
         label = f"{level:<8}"
         if self._has_colors and level in _COLORS:
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
-        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
+        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *told])
         # Each line of a traceback is indented, so that the text of an exception cannot look like a log line.
         return "\n  ".join([line, *map(_escape, trace.splitlines())])
 

@@ -18,10 +18,12 @@ from postroom.version import __version__
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 SERVER: Final = {
-    "dead_letters": "Dead letters of runs; a chat reports its own.",
-    "oldest_waiting_run_age_seconds": "Waiting time of the run that is due longest; 0 if none waits.",
+    "dead_letters": "Dead letters of runs, without those of chats, which have a metric of their own.",
+    "oldest_waiting_run_age_seconds": (
+        "Time for which the run that is due longest has waited; 0 if no run waits."
+    ),
     "agents_with_runner": "Agents whose runs the server executes.",
-    "agents_executing": "Agents whose program runs now.",
+    "agents_executing": "Agents whose program is running now.",
     "unread_messages": "Unread messages; a message that is unread in two inboxes counts twice.",
     "backup_age_seconds": "Age of the newest backup; +Inf if there is none.",
     "open_descriptors": "Open files and sockets of the server; NaN if the system does not report it.",
@@ -86,7 +88,9 @@ class Metrics:
         }
         self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
         self._lag = Gauge(
-            "postroom_loop_lag_seconds", "Longest recent stall of the event loop.", registry=self.registry
+            "postroom_loop_lag_seconds",
+            "Longest recent time for which the event loop was blocked.",
+            registry=self.registry,
         )
         Gauge("postroom_info", "The version.", ["version"], registry=self.registry).labels(__version__).set(1)
         self.registry.register(_Grouping(store))

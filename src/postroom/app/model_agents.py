@@ -73,7 +73,7 @@ class ModelAgents(AgentRuntime):
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, ModelRunner):
-            raise InvalidRunner(f"the runner of {agent_id!r} is not a model", value=runner.kind.value)
+            raise InvalidRunner(f"the runner of {agent_id!r} does not use a model", value=runner.kind.value)
         name, _, slug = agent_id.partition("@")
         row_id = await self._store.read(lambda tx: _row_id(tx, slug, name))
         caller = Caller(agent_id=row_id)

@@ -74,7 +74,7 @@ TOOLS: Final = (
 )
 """The tools that a model may have.
 
-These are mail operations as its agent in its project, questions, and files for its chat.
+A model's tools are mail operations as its agent in its project, questions, and files for its chat.
 """
 
 
@@ -86,7 +86,7 @@ def check_tools(names: Sequence[str]) -> None:
     """
     if wrong := [name for name in names if name not in TOOLS]:
         raise InvalidRunner(
-            f"the runner's tools are invalid: a model may not call {wrong[0]!r}",
+            f"the list of tools in this runner is invalid: a model may not call {wrong[0]!r}",
             value=wrong,
             remedy=f"choose from: {', '.join(TOOLS)}",
         )
@@ -147,7 +147,11 @@ class MailTool:
         caller = replace(self._caller, run_id=context.identity.run_id, claim=context.claim)
         answer = msgspec.to_builtins(await self._calls.perform(name, all_arguments, caller=caller))
         if len(json.dumps(answer)) > MAX_ANSWER_LENGTH:
-            remedy = "it was executed" if self._operation.changes else "request less at once"
+            remedy = (
+                "the tool was executed, so do not call it again"
+                if self._operation.changes
+                else "request less at once"
+            )
             return ToolResult.error(name, f"the answer exceeds {MAX_ANSWER_LENGTH} characters: {remedy}")
         return ToolResult.success(name, answer)
 

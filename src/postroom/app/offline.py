@@ -24,7 +24,6 @@ from postroom.app.support import as_json, common_documents, outline_documents, t
 from postroom.app.tokens import load_or_make_token
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
 from postroom.services.administration import ChecksView, CheckView
-from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.connection import (
@@ -63,7 +62,11 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     if settings.database_url:
         raise no_backup()
     chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{SUFFIX}"
-    if _is_there(chosen):
+    try:
+        is_there = chosen.exists()
+    except OSError as error:
+        raise file_error(error, chosen.parent) from error
+    if is_there:
         raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="choose another file name")
     _require(settings.database)
     refuse_no_folder(chosen.parent)
@@ -73,7 +76,11 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         raise file_error(error, chosen.parent) from error
     with _lock_database(settings.database, now, "backup"):
         if target is None:
-            _tidy(chosen.parent)
+            folder = chosen.parent
+            try:
+                remove_left(folder)
+            except OSError as error:
+                raise file_error(error, folder) from error
         with translated(), closing(connect(settings.database)) as connection:
             known_schema(applied_steps(connection), settings.database)
             if target is None:
@@ -84,20 +91,6 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
             else:
                 back_up(connection, chosen, is_read_back=True)
     return {"path": str(chosen), "bytes": chosen.stat().st_size}
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        raise file_error(error, path.parent) from error
-
-
-def _tidy(folder: Path) -> None:
-    try:
-        remove_left(folder)
-    except OSError as error:
-        raise file_error(error, folder) from error
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
@@ -132,22 +125,20 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
     results = [broken("server", absent)]
     fields: dict[str, str] = {}
     try:
-        fields = outline_documents(_outline(settings, now))
+        if settings.database_url:
+            with closing(_postgres(settings)) as store:
+                outline = asyncio.run(store.outline())
+        else:
+            _require(settings.database)
+            with _lock_database(settings.database, now, "support"):
+                outline = outline_of_file(settings.database)
+        fields = outline_documents(outline)
     except PostroomError as error:
         results.append(broken("store", error))
     else:
         results.append(CheckResult(part="store", state="ok", detail="the schema is readable"))
     results += [_backups(settings, now), told_of_disk(settings.growing)]
     return {**common_documents(settings), **fields, "doctor.json": as_json(told_findings(results))}
-
-
-def _outline(settings: Settings, now: int) -> Outline:
-    if settings.database_url:
-        with closing(_postgres(settings)) as store:
-            return asyncio.run(store.outline())
-    _require(settings.database)
-    with _lock_database(settings.database, now, "support"):
-        return outline_of_file(settings.database)
 
 
 @contextmanager

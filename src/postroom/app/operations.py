@@ -166,7 +166,7 @@ def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Op
 class ListTokens(Query, frozen=True):
     """List the tokens: their rights, expiry and last use. Tokens themselves are not shown."""
 
-    all: Annotated[bool, Meta(description="Include expired and revoked tokens.")] = False
+    all: Annotated[bool, Meta(description="Also list expired and revoked tokens.")] = False
 
 
 class CreateToken(Command, frozen=True):
@@ -230,7 +230,9 @@ _TOKENS: Final = _of(
 class ShowProgress(Query, frozen=True):
     """Show the progress of long work that another request waits for. Empty if no such work runs."""
 
-    of: Annotated[str, Meta(description="the path of that request, such as /admin/backup")] = ""
+    of: Annotated[
+        str, Meta(description="the path of the request that reports its progress, such as /admin/backup")
+    ] = ""
 
 
 class CheckInstallation(Query, frozen=True):
@@ -267,7 +269,7 @@ class MergeProjects(Command, frozen=True):
         dict[str, str], Meta(description="new names of agents of the first project, by the old names")
     ] = {}
     rename_equal: Annotated[
-        bool, Meta(description="whether each agent whose name both projects have gets a new name")
+        bool, Meta(description="whether each agent whose name exists in both projects gets a new name")
     ] = False
     dry_run: bool = False
 
@@ -297,7 +299,7 @@ class Prune(Command, frozen=True):
     A running server does this every hour, in small steps, so that other work continues.
     """
 
-    dry_run: Annotated[bool, Meta(description="Count the messages, and delete none.")] = False
+    dry_run: Annotated[bool, Meta(description="Only count the messages, and delete none.")] = False
 
 
 class RebuildArchive(Command, frozen=True):
@@ -337,7 +339,8 @@ _SERVER: Final = (
         ),
         _named(
             "show_cluster",
-            "List the running servers, and which server does each exclusive task, and since when.",
+            "List the running servers, and for each task that only one server does at a time: which "
+            "server does it, and since when.",
             NoFields,
             AdminService.cluster,
             "GET /admin/cluster",
@@ -377,7 +380,7 @@ _SERVER: Final = (
         ),
         _named(
             "revoke_agent_token",
-            "Revoke an agent's token. Without a token, nothing happens.",
+            "Revoke an agent's token. An agent without a token is left as it is.",
             AgentNamed,
             AdminService.revoke_agent_token,
             "DELETE /admin/agent-token",
@@ -552,7 +555,8 @@ _RUNS: Final = _of(
     ),
     _named(
         "cancel_run",
-        "Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified.",
+        "Cancel a run that is queued, active or waiting. Its question is withdrawn, and the sender of "
+        "its message is notified.",
         RunNamed,
         WorkService.cancel,
         "POST /admin/runs/cancel",
@@ -560,7 +564,7 @@ _RUNS: Final = _of(
     ),
     _named(
         "hasten_run",
-        "Retry now a run that waits for its next attempt.",
+        "Execute a run that waits for its next attempt now.",
         RunNamed,
         WorkService.hasten,
         "POST /admin/runs/hasten",
@@ -575,7 +579,7 @@ _RUNS: Final = _of(
     ),
     _named(
         "replay_run",
-        "Replay a dead letter: execute its messages in a new run.",
+        "Replay a dead letter: execute its messages again, in a new run.",
         RunNamed,
         WorkService.replay,
         "POST /admin/runs/replay",
@@ -602,7 +606,7 @@ class DecideTask(Command, frozen=True):
     person: Annotated[
         str, _text("The person who decides, as in `postroom people list`.", name="--by", metavar="NAME")
     ]
-    why: Annotated[str, _text("The reason; a rejection needs one.", metavar="TEXT")] = ""
+    why: Annotated[str, _text("The reason. It is required for a rejection.", metavar="TEXT")] = ""
 
 
 async def decide_task(
@@ -625,8 +629,8 @@ _TASKS: Final = _of(
 class ListQuestions(Query, frozen=True):
     """List the open questions of agents, also those in chats, oldest first."""
 
-    limit: Annotated[int, Meta(ge=1, le=500, description="At most this many.")] = 50
-    after: Annotated[str, Meta(max_length=600), _text("`next` of the last answer.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number of results.")] = 50
+    after: Annotated[str, Meta(max_length=600), _text("The value of `next` in the previous answer.")] = ""
 
 
 class ShowQuestion(Query, frozen=True):
@@ -653,7 +657,9 @@ class SnoozeQuestion(Command, frozen=True):
     """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
 
     number: _QuestionNumber
-    seconds: Annotated[_Span, Meta(description="0 ends it at once; otherwise from 1 second to 90 days")]
+    seconds: Annotated[
+        _Span, Meta(description="0 shows the question again at once; otherwise from 1 second to 90 days")
+    ]
     by: Annotated[str, Meta(max_length=64, description="the name of the person who snoozes")] | None = None
 
 
@@ -673,7 +679,10 @@ async def answer_question(
     why: str,
     by: str | None,
 ) -> AnsweredQuestion:
-    """Answer a question. Its record states whether the command line or another program sent the answer."""
+    """Answer a question.
+
+    The record of each question states whether the command line or another program sent the answer.
+    """
     is_ours = request.headers.get("user-agent") == COMMANDS
     at = COMMAND_LINE if is_ours else OVER_HTTP
     return await questions.answer(number, answer, why=why, by=_given_name(by), at=at)
@@ -730,10 +739,16 @@ class AddSchedule(Command, frozen=True):
     importance: Importance = "normal"
     ack_required: bool = False
     catch_up: Annotated[
-        bool, Meta(description="end with a summary of the project since the last message of the schedule")
+        bool,
+        Meta(
+            description="add a summary of what happened in the project since the previous message "
+            "of the schedule"
+        ),
     ] = False
     cron: Annotated[str, Meta(description="such as `0 9 * * MON`")] | None = None
-    every_seconds: Annotated[_Span, Meta(description="instead of `cron`")] | None = None
+    every_seconds: Annotated[_Span, Meta(description="a time between messages, instead of `cron`")] | None = (
+        None
+    )
     zone: str = "UTC"
     missed: str = "once"
     overlap: str = "queue"
@@ -782,7 +797,7 @@ _SCHEDULES: Final = _of(
     _row(AddSchedule, add_schedule, "POST /admin/schedules"),
     _named(
         "remove_schedule",
-        "Remove a schedule. Messages that were sent stay.",
+        "Remove a schedule. The messages that it has sent stay.",
         ScheduleNamed,
         MailSchedules.remove,
         "DELETE /admin/schedules",
@@ -808,7 +823,7 @@ _SCHEDULES: Final = _of(
     ),
     _named(
         "trigger_schedule",
-        "Send the message now, even if the schedule is paused. Its times stay the same.",
+        "Send the schedule's message now, even if the schedule is paused. Its times do not change.",
         ScheduleNamed,
         MailSchedules.trigger,
         "POST /admin/schedules/trigger",
@@ -825,7 +840,7 @@ class PairPerson(Command, frozen=True):
     """Admit a person who wrote to a bot and received a code."""
 
     platform: _Platform
-    code: Annotated[str, Meta(description="The code that the bot gave the stranger.")]
+    code: Annotated[str, Meta(description="The code that the bot gave the person.")]
     role: Annotated[
         Literal["owner", "operator", "member", "viewer"], Meta(description="Role of the person.")
     ] = "member"
@@ -839,20 +854,32 @@ class RemoveChatPerson(Command, frozen=True):
 
 
 class SendToChat(Command, frozen=True):
-    """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer.
+    """Send a message to a chat, or to the channel's home.
+
+    The message is stored first, and then delivered like an answer.
 
     The answer has the status 202 and the id of the stored message.
     """
 
     platform: _Platform
     text: str
-    chat_id: Annotated[str, Meta(description="without it the message goes to the home channel")] | None = None
+    chat_id: (
+        Annotated[str, Meta(description="a chat id; without it, the message goes to the home channel")] | None
+    ) = None
     thread_id: str | None = None
-    key: Annotated[str, Meta(description="the same key sends the message once")] | None = None
+    key: (
+        Annotated[
+            str, Meta(description="a key of your choice; calls with the same key send the message only once")
+        ]
+        | None
+    ) = None
 
 
 class ReconnectChannel(Command, frozen=True):
-    """Reconnect a channel, also after its credential was rejected. It uses the secrets of the last start."""
+    """Reconnect a channel, also after its credential was rejected.
+
+    The channel uses the secrets that were read at the last start of the server.
+    """
 
     platform: _Platform
 
@@ -874,7 +901,7 @@ _CHATS: Final = (
         _row(PairPerson, ChatAdministration.pair, "POST /admin/gateway/pair", "gateway pair PLATFORM CODE"),
         _named(
             "list_chat_people",
-            "List the people who may write, and those who ask to.",
+            "List the people who may write to the bot, and those who ask for access.",
             NoFields,
             ChatAdministration.people,
             "GET /admin/gateway/people",
@@ -899,14 +926,14 @@ _CHATS: Final = (
         ),
         _named(
             "retry_undelivered",
-            "Retry an undelivered message.",
+            "Send an undelivered message again.",
             UndeliveredNamed,
             UndeliveredService.revive,
             "POST /admin/gateway/dead",
         ),
         _named(
             "discard_undelivered",
-            "Discard an undelivered message for good.",
+            "Discard an undelivered message permanently.",
             UndeliveredNamed,
             UndeliveredService.discard,
             "DELETE /admin/gateway/dead",

@@ -1,7 +1,7 @@
 """Paths on this machine: data, configuration, the server's token, and the note with the server's address.
 
-Standard library only: the stdio proxy and the hooks import this module and must stay small. They read no
-configuration file, so they find the data folder (`data_dir`) through the environment alone.
+Standard library only: the stdio proxy and the hooks import this module and must stay small. The proxy and the
+hooks read no configuration file, so they find the data folder (`data_dir`) through the environment alone.
 """
 
 import json
@@ -149,7 +149,7 @@ def write_private(target: Path, text: str) -> None:
 
 
 def read_server_note(data_dir: Path) -> ServerNote | None:
-    """Return the note of the last server that started here, or None if there is none.
+    """Return the note of the last server that started on this machine, or None if there is none.
 
     The server may have ended without removing the note. Only an answer from its address proves that it runs.
 
@@ -173,7 +173,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{target} does not contain a server address: {why_unreadable(error)}",
+            f"{target} does not contain the address of a server: {why_unreadable(error)}",
             value=str(target),
             remedy="remove the file and start the server again with `postroom up`",
         ) from error

@@ -61,12 +61,13 @@ def told_of_folders(settings: Settings) -> CheckResult:
         if _is_readable_by_others(path)
     ]
     if not shared:
-        return CheckResult(part="folders", state="ok", detail="only the server's user can use them")
+        return CheckResult(part="folders", state="ok", detail="only the server's user can use these files")
     return CheckResult(
         part="folders",
         state="failed",
         detail=f"other users can use {', '.join(shared)}",
-        remedy="run chmod go-rwx on each of them; the next start does it for files of the server's user",
+        remedy="run chmod go-rwx on each of them; the next start of the server does it for the files of "
+        "the server's user",
         facts={"shared": len(shared)},
     )
 

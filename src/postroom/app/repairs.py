@@ -27,8 +27,8 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
     return Repair(
         name="store reads",
         does=(
-            f"rebuild {', '.join(indexes)}, which lack rows of their tables: in one transaction, undone "
-            "after an error; other writes wait"
+            f"rebuild {', '.join(indexes)}, in which rows of their tables are missing: in one "
+            "transaction, which an error undoes; other writes wait for it"
         ),
         perform=lambda: store.write_again(indexes),
     )
@@ -38,7 +38,7 @@ def records_of(store: SqlStore, count: int) -> Repair:
     """Return the repair that lets this release read records that were skipped."""
     return Repair(
         name="records",
-        does=f"read {count} records again that this release could not read; the records do not change",
+        does=f"read again {count} records that this release could not read before; the records do not change",
         perform=store.read_again,
     )
 

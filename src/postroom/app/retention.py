@@ -67,7 +67,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
             )
         if not self.hold and self.days is None:
             raise ConfigError(
-                "days is missing",
+                "the setting days is missing",
                 value="days",
                 remedy="set days = 90 to keep messages for 90 days, or hold = true to keep them forever",
             )
@@ -103,7 +103,7 @@ LOOK: Final = 1_000
 STEP: Final = 500
 """Number of rows that one change deletes.
 
-This takes some milliseconds, during which the server answers no caller.
+One such change takes some milliseconds, during which the server answers no caller.
 """
 THREADS: Final = 10
 """Number of threads of runs that one change deletes, with all of their messages."""

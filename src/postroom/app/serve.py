@@ -84,6 +84,10 @@ _CHATS_STOPPING: Final = (
     "Shutting down. Chats get {:g} s to finish their answers. Other active runs go back to the queue and "
     f"resume at the next start; their programs get 5 s to exit, and open requests {GRACE_SECONDS} s. "
 )
+_DELAYED: Final = (
+    "Shutting down. For {:g} s the server still answers calls, so that load balancers notice that it is not "
+    "ready. Then it stops its runs and chats. "
+)
 _AGAIN: Final = "Press Ctrl-C again to skip this wait."
 _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of runs get about 5 s to exit."
 NOTE_AGAIN_MS: Final = 1_000
@@ -228,6 +232,10 @@ class Site:
         gc.freeze()  # as at the start, because the modules loaded now stay
         return made
 
+    def announce_stop(self) -> None:
+        """Report the server as not ready from now on."""
+        self._operator.is_stopping = True
+
     def end_listening(self) -> None:
         """End the streams of subscribers, whose other requests are still answered."""
         self._mcp.end_listening()
@@ -314,9 +322,14 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the server; endless streams are ended, because they would use up the whole grace period.
 
-        Chats are stopped before the streams, so that active runs and answers get time to finish while pages
-        and health checks still work.
+        Before anything stops, load balancers get the time of `stop_delay` to notice. Chats are stopped before
+        the streams, so that active runs and answers get time to finish while pages still work.
         """
+        self._site.announce_stop()
+        until = time.monotonic() + self._application.settings.stop_delay.total_seconds()
+        # A second signal, which comes outside the event loop, takes the grace period away.
+        while time.monotonic() < until and self.config.timeout_graceful_shutdown and not self.failure:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         await self._tasks.close()
         await self._application.backups.stop()
         await self._application.retention.stop()
@@ -330,6 +343,8 @@ class _Server(uvicorn.Server):
         await self._application.tokens.stop()
 
     def _stopping(self) -> str:
+        if delay := self._application.settings.stop_delay.total_seconds():
+            return _DELAYED.format(delay) + _AGAIN
         if (chats := self._application.gateway) is None:
             return _STOPPING + _AGAIN
         return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN

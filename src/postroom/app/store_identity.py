@@ -40,8 +40,8 @@ _LOG = get_logger(__name__)
 T = TypeVar("T")
 _POSTGRES: Final = "postgresql://"
 _ELSEWHERE: Final = (
-    "set database_url (and database_schema, if it has another name) to that store; or start a new "
-    "store: `postroom up --new-store` sets the archive aside"
+    "set database_url (and database_schema, if the schema has another name) to the store of this data "
+    "folder; or start a new store: `postroom up --new-store` sets the archive aside"
 )
 
 
@@ -116,7 +116,8 @@ class Kept:
     def telling_where(self, found: str | None = None) -> Iterator[None]:
         """Add the expected store's location to an error if it is elsewhere, so that nobody restores data.
 
-        `found` is the id of the store that was found. The store that belongs here may itself have been moved.
+        `found` is the id of the store that was found. The store that belongs to this data folder may itself
+        have been moved.
 
         Raises:
             WrongStore: The block raised this error.
@@ -142,7 +143,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     folder, because two messages in one archive must never have the same number.
 
     Raises:
-        WrongStore: The store does not belong here; nothing was changed.
+        WrongStore: The store does not belong to this data folder; nothing was changed.
         StoreError: The archive cannot be moved.
     """
     value, aside = _wait_for(store.identity(kept.projects)), None

@@ -44,8 +44,18 @@ _CODES: Final = tuple(kind.code for kind in all_errors())
 
 def common_documents(settings: Settings) -> dict[str, str]:
     """Return the documents that need no server: versions, settings and the log. Blocks."""
+    release, is_safe = sqlite_release()
+    versions = {
+        "postroom": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "sqlite": release,
+        "sqlite_is_safe": is_safe,
+        "libraries": {name: metadata.version(name) for name in _LIBRARIES},
+    }
     return {
-        "versions.json": as_json(_versions()),
+        "versions.json": as_json(versions),
         "settings.json": as_json(_settings(settings)),
         "log.txt": _log(settings.data_dir / "server.log"),
     }
@@ -78,19 +88,6 @@ def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
 def as_json(found: object) -> str:
     """Return plain data as a document that people can read."""
     return json.dumps(found, indent=1) + "\n"
-
-
-def _versions() -> dict[str, object]:
-    release, is_safe = sqlite_release()
-    return {
-        "postroom": __version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "sqlite": release,
-        "sqlite_is_safe": is_safe,
-        "libraries": {name: metadata.version(name) for name in _LIBRARIES},
-    }
 
 
 def _settings(settings: Settings) -> list[dict[str, str]]:
@@ -133,9 +130,12 @@ def _facts(runner: AnyRunner) -> dict[str, object]:
 
 
 def _facts_of_program(runner: Runner) -> dict[str, object]:
+    # The name of a runner's program, if it cannot be text that a person wrote.
+    name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
+    program = name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
     return {
         "recipe": runner.recipe.value,
-        "program": _program(runner),
+        "program": program,
         "words": len(runner.argv),
         "prompt": runner.prompt.value,
         "env": sorted(runner.env),
@@ -147,12 +147,6 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
         "is_placed": bool(runner.runs_on),
         "runs_at_once": runner.runs_at_once,
     }
-
-
-def _program(runner: Runner) -> str:
-    """Return the name of a runner's program, if it cannot be text that a person wrote."""
-    name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
-    return name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
 
 
 def _id(value: object) -> str:
@@ -169,7 +163,8 @@ def _log(file: Path) -> str:
             lines = opened.read(_LOG_BYTES).decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return (
-            "no log file: the server writes to standard error, and the process that started it stores that\n"
+            "no log file: the server writes its log to standard error, which the process that started "
+            "the server stores\n"
         )
     except OSError as error:
         return f"the log file cannot be read: {type(error).__name__}\n"

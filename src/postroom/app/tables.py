@@ -45,7 +45,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
     if not isinstance(told, dict):
         ways = f" with {secret_names(secrets)[0]}" if secrets and len(fields_of(kind)) == 1 else ""
         ways = ways or _ways(told, kind)
-        table.refuse("it is not a table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
+        table.refuse("the value is not a table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
     rest = dict(told)
     for name in secrets:
         take_secret(table, rest, name, {}, read=False)
@@ -62,7 +62,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
             for key, item in value.items():
                 check_table(within.within(key), item, inner)
         else:
-            within.refuse("it is not a table", value=name, remedy=f"write [{within.name}.<name>]")
+            within.refuse("the value is not a table", value=name, remedy=f"write [{within.name}.<name>]")
     return told
 
 
@@ -105,7 +105,11 @@ def _convert(table: TableName, told: Mapping[str, Any], kind: type[T], environme
         if secret is None:
             continue
         if target in rest:
-            table.refuse(f"{name} and {target} are the same here", value=name, remedy="set only one of them")
+            table.refuse(
+                f"{name} and {target} mean the same setting in this table",
+                value=name,
+                remedy="set only one of them",
+            )
         rest[target] = secret
     for name, value in rest.items():
         inner, is_many = _table_in(fields[name])

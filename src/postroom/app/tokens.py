@@ -1,7 +1,7 @@
 """Tokens: random, stored in a private file or as a hash, compared in constant time, shown only once.
 
-A token has 256 random bits. It cannot be guessed, so a plain SHA-256 is as secure as a slow password hash.
-The prefix identifies a token for people, secret scanners and postroom's own logs.
+A token has 256 random bits. A token cannot be guessed, so a plain SHA-256 is as secure as a slow password
+hash. The prefix identifies a token for people, secret scanners and postroom's own logs.
 """
 
 import errno

@@ -39,7 +39,7 @@ class UndeliveredService:
         named = await self._find_dead_letter(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
             raise InvalidArgument(
-                "this is a raw update from a chat platform, which cannot be retried",
+                "this dead letter is a raw update from a chat platform, which cannot be retried",
                 value=outbox_id[:200],
                 remedy="ask the sender to send the message again, then discard this dead letter",
             )
@@ -102,7 +102,7 @@ def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
 
 def _not_dead(outbox_id: str) -> InvalidArgument:
     return InvalidArgument(
-        "there is no such dead letter",
+        "there is no dead letter of a chat with this id",
         value=outbox_id[:200],
         remedy="take the id from `postroom gateway dead`",
     )

@@ -193,7 +193,7 @@ def _print_check(document: dict[str, object]) -> str:
     lines = [text, f"the previous database {kept_text} as {show.line(former)}"] if former else [text]
     if document["archive"]:
         lines.append(
-            "the archive is newer than the backup or belongs to another database, and was moved to "
+            "the archive is newer than the backup or belongs to another database, so it was moved to "
             f"{show.line(document['archive'])}; start the server, then run `postroom rebuild archive`"
         )
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Connects commands to the running server: finds it, calls tools, and calls the administration.
 
-It uses only the standard library, because every command and the stdio entry import it.
+This module uses only the standard library, because every command and the stdio entry import it.
 """
 
 import itertools

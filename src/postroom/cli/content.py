@@ -34,9 +34,9 @@ def message_text(argument: str | None, file: str | None, attached: Sequence[Path
 def _given_text(argument: str | None, file: str | None) -> str:
     if (argument is None) == (file is None):
         raise InvalidArgument(
-            "the message text comes from two places",
+            "the message text was given in two ways",
             value=argument if file is None else file,
-            remedy="use one of these: the text as an argument, --body-file FILE, or - to read it from stdin",
+            remedy="use only one way: the text as an argument, --body-file FILE, or - to read it from stdin",
         )
     source = file if file is not None else argument
     if source == STDIN:

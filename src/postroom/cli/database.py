@@ -27,7 +27,9 @@ def database() -> None:
 
 @app.command()
 def copy(
-    to: Annotated[str, typer.Option(metavar="DATABASE", help="postgresql://..., or sqlite:PATH.")],
+    to: Annotated[
+        str, typer.Option(metavar="DATABASE", help="The target database: postgresql://... or sqlite:PATH.")
+    ],
     source: Annotated[
         str,
         typer.Option(
@@ -39,10 +41,14 @@ def copy(
     ] = "",
     schema: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The PostgreSQL schema.", show_default="the configured schema"),
+        typer.Option(
+            metavar="NAME",
+            help="The schema of the PostgreSQL database.",
+            show_default="the configured schema",
+        ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check both databases without writing anything.")
+        bool, typer.Option("--dry-run", help="Check both databases, but write nothing.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -34,7 +34,7 @@ def events(
         typer.Option(
             min=0,
             metavar="SEQ",
-            help="Start after this event number.",
+            help="Start after the event with this number.",
             show_default="the oldest stored event; the newest with --follow",
         ),
     ] = None,

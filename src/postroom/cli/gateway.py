@@ -48,7 +48,7 @@ def run(
     data_dir: DataDir = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="The minimum level of logged events."),
+        typer.Option(help="The minimum level of the events that are logged."),
     ] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="The log format.")] = None,
 ) -> None:
@@ -120,7 +120,7 @@ def send(  # noqa: PLR0913 - the options of the command
         typer.Argument(metavar="CHAT", help="The chat's id on the platform, or `home` for the home channel."),
     ],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the message.")],
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="A thread's id in the chat.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="The id of a thread in the chat.")] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +132,10 @@ def send(  # noqa: PLR0913 - the options of the command
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message to a chat or to the home channel. It is stored, then delivered like an answer."""
+    """Send a message to a chat or to the home channel.
+
+    The message is stored first, and then delivered like an answer.
+    """
     chat_id = None if chat == "home" else chat
     answer = call(
         "send_to_chat",
@@ -315,7 +318,7 @@ def _find_fault(server: Server, named: "Named") -> "Missing | None":
 
 def _no_file(file: Path) -> ConfigError:
     return ConfigError(
-        f"{file} does not exist, so there are no chats",
+        f"{file} does not exist, so this server has no chats",
         value=str(file),
         remedy="create the file; docs/gateway.md begins with a ten-line example",
     )

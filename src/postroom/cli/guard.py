@@ -10,7 +10,7 @@ from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson
 
 app = command_group(
-    "Block commits and pushes of files that others reserved.", "guard install", "guard remove"
+    "Block commits and pushes of files that other agents have reserved.", "guard install", "guard remove"
 )
 
 Repo = Annotated[
@@ -45,9 +45,9 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
 
 @app.command()
 def check(
-    hook: Annotated[str, typer.Argument(metavar="HOOK", help="pre-commit or pre-push.")],
+    hook: Annotated[str, typer.Argument(metavar="HOOK", help="The Git hook: pre-commit or pre-push.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="WORD", help="The arguments that Git passes.")
+        list[str] | None, typer.Argument(metavar="WORD", help="The arguments that Git passes to the hook.")
     ] = None,
 ) -> None:
     """Run a hook's check. Exit code 1 if other agents hold a file; standard error explains why."""
@@ -58,7 +58,7 @@ def _beside(hook: guard_hooks.Hook) -> str:
     """Return a note about the program that manages a hook, or about the previous hook that it calls."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
-    return "calls the previous hook" if hook.chained and hook.state == "installed" else ""
+    return "calls the hook that was there before" if hook.chained and hook.state == "installed" else ""
 
 
 def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:

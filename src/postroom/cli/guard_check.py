@@ -1,6 +1,6 @@
 """The check that the Git hooks run: the server decides whether these files may be committed or pushed.
 
-It uses only the standard library, because it runs at every commit.
+This program uses only the standard library, because it runs at every commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     `sent` is the hook's input from Git; if it is None, standard input is read.
     """
     if hook not in HOOKS:
-        print(f"postroom: unknown check {hook!r}; use {' or '.join(HOOKS)}", file=sys.stderr)
+        print(
+            f"postroom: {hook!r} is not a hook that postroom checks; use {' or '.join(HOOKS)}",
+            file=sys.stderr,
+        )
         return USAGE
     environment = hook_environment()
     mode = environment.get("POSTROOM_GUARD", "").lower()

@@ -18,8 +18,8 @@ Programs that manage hooks rewrite the files in Git's folder at any time:
 - pre-commit calls a second hook, `<hook>.legacy`, and renames a hook that it finds to this name. The guard
   uses that name, whichever of the two was installed first.
 - husky and lefthook call the commands in their configuration, and replace everything else. The guard refuses
-  to install there, and names the lines to add to the configuration. It counts as `installed` if the
-  configuration calls it. Earlier files of the guard are deleted when it is removed.
+  to install there, and names the lines to add to the configuration. In that case the guard counts as
+  `installed` if the configuration calls it. Earlier files of the guard are deleted when it is removed.
 """
 
 import os
@@ -183,7 +183,7 @@ def remove(repository: Path) -> list[Hook]:
             hook.path.unlink()
     if called := [hook for hook in managed if hook.state == "installed"]:
         raise StateError(
-            f"{called[0].manager}'s configuration still calls the guard",
+            f"the configuration of {called[0].manager} still calls `postroom guard check`",
             value=str(called[0].path),
             remedy=f"remove `postroom guard check` from {', '.join(str(hook.path) for hook in called)}",
         )
@@ -207,7 +207,7 @@ def _usual_folder(repository: Path) -> Path:
 def _unwrap_pre_commit(folder: Path, name: str) -> None:
     """Undo an installation by an earlier release, whose hook wrapped pre-commit's hook.
 
-    Otherwise, the two hooks would call each other as soon as pre-commit is installed again.
+    If the old hook stayed, the two hooks would call each other as soon as pre-commit is installed again.
     """
     path, kept_path, legacy = folder / name, folder / f"{name}{KEPT}", folder / f"{name}{LEGACY}"
     if not _holds(kept_path, _PRE_COMMIT):

@@ -5,8 +5,8 @@ the server's.
 
 The program runs at every tool call. So it imports next to nothing, uses HTTP over a plain socket, and
 connects only to this machine. After any failure, it prints nothing and exits with 0, so that mail never
-blocks a client. Its input (prompts, file contents, tool calls) is not forwarded; the server gets only file
-names and agent names.
+blocks a client. The hook's input (prompts, file contents, tool calls) is not forwarded; the server gets only
+file names and agent names.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Version = tuple[str, int, int, int]
     """A file's version, and what the file had when it was determined.
 
-    This is the time at which it was changed, in nanoseconds, its size, and the time at which the file system
+    The facts are the time of the last change in nanoseconds, the size, and the time at which the file system
     recorded a change, which a program cannot set.
     """
 
@@ -192,9 +192,9 @@ class Look:
         if not self.trouble:
             return ""
         return (
-            f"postroom: {self._folder} cannot be written ({self.trouble}). Writes are still checked by what "
-            "the server knows, but changed lines are not shown, and changes that no hook reported may be "
-            "noticed late. Free space there, or set POSTROOM_DATA_DIR to another folder."
+            f"postroom: {self._folder} cannot be written ({self.trouble}). The server still checks "
+            "writes, but changed lines are not shown, and changes that no hook reported may be noticed "
+            "late. Free space on that disk, or set POSTROOM_DATA_DIR to another folder."
         )
 
     def _put(self, path: str, content: bytes) -> None:
@@ -303,7 +303,10 @@ class Look:
                 name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
                 texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(old, new)}")
             elif len(was) == len(now) == 40:
-                texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
+                texts.append(
+                    "The changed lines are not shown, because the file is binary, is large, or "
+                    "was not stored before the change."
+                )
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def _load_copy(self, blob: str) -> bytes | None:

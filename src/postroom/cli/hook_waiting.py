@@ -42,7 +42,7 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     """Wait for mail, and return the line with which an idle session starts a turn.
 
-    The result is empty if waiting is pointless. This is the case if no person attends the session, the
+    The result is empty if waiting is pointless. Waiting is pointless if no person attends the session, the
     session has no agent or has ended, the client has exited, or another process has replaced this one. If the
     server is down, a process that was started with the session waits for it, and one that was started after a
     turn does not.
@@ -63,11 +63,11 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     """Start a process that outlives a Codex hook and queues a turn when mail arrives; return at once.
 
-    The process has its own process session and none of the client's open files. It queues only one turn; the
-    hook at the end of that turn starts the next process. When the client exits, it reports the end of the
-    session to the server and ends. It also ends after a week, or when `awaited` returns. The messages count
-    as announced once the prompt hook of the queued turn has run. If the turn is lost, the next hook announces
-    them.
+    The process has its own process session and none of the client's open files. The process queues only one
+    turn; the hook at the end of that turn starts the next process. When the client exits, it reports the end
+    of the session to the server and ends. The process also ends after a week, or when `awaited` returns. The
+    messages count as announced once the prompt hook of the queued turn has run. If the turn is lost, the next
+    hook announces them.
 
     Raises:
         Exception: The client's input cannot be read, or the process cannot be started.

@@ -18,7 +18,8 @@ def inbox(
     after: Annotated[
         str,
         typer.Option(
-            help="Continue the list of questions after a page: its `next`. Failed runs are left out."
+            help="Show the questions after the previous page: the value of `next` on that page. Failed "
+            "runs are left out."
         ),
     ] = "",
     data_dir: DataDir = None,

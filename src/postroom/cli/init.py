@@ -53,9 +53,9 @@ def init(
 ) -> None:
     """Start the server, connect clients, prepare this folder.
 
-    This creates the folder's project and, if you agree, adds rules for agents to AGENTS.md.
-    Completed steps are not repeated, so you can run the command again. Exit code 78 if a client's file is
-    refused, 1 if a test call fails.
+    The command creates the folder's project and, if you agree, adds rules for agents to AGENTS.md. Completed
+    steps are not repeated, so you can run the command again. Exit code 78 if a client's file is refused, 1 if
+    a test call fails.
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
     taken = chosen(clients or [], target)
@@ -160,7 +160,7 @@ def _init_text(document: dict[str, Any]) -> str:
     state = "started" if server["started"] else "running" if server["runs"] else "would start"
     lines = [f"Server: {state} at {show.line(server['address'])}"]
     if is_dry:
-        lines.append(f"Project: would exist for {show.line(document['folder'])}")
+        lines.append(f"Project: would be created for {show.line(document['folder'])}")
     else:
         lines.append(f"Project: {show.line(document['project'])} for {show.line(document['folder'])}")
     if name:

@@ -81,12 +81,12 @@ def send(  # noqa: PLR0913 - the options of the command
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     thread: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help="The thread that the message belongs to.", autocompletion=completed("threads")
-        ),
+        typer.Option(metavar="ID", help="The thread of the message.", autocompletion=completed("threads")),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="A topic, for use in searches.")] = None,
-    broadcast: Annotated[bool, typer.Option("--broadcast", help="Send to every active agent.")] = False,
+    broadcast: Annotated[
+        bool, typer.Option("--broadcast", help="Send the message to every active agent.")
+    ] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,
@@ -166,7 +166,8 @@ def inbox(  # noqa: PLR0913 - the options of the command
         ),
     ] = None,
     after: Annotated[
-        int | None, typer.Option(min=0, metavar="SEQ", help="Only messages after number SEQ, oldest first.")
+        int | None,
+        typer.Option(min=0, metavar="SEQ", help="Only messages after the inbox number SEQ, oldest first."),
     ] = None,
     bodies: Annotated[bool, typer.Option("--bodies", help="Include the messages' text.")] = False,
     project: Project = HERE,
@@ -319,7 +320,7 @@ def thread(
     thread_id: Annotated[
         str, typer.Argument(metavar="ID", help="The thread.", autocompletion=completed("threads"))
     ],
-    summary: Annotated[bool, typer.Option("--summary", help="Only the summary.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only the summary.")] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -405,7 +406,7 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
         )
     if skipped := answered.get("skipped"):
         why = (
-            "they accept no messages from this sender"
+            "these agents accept no messages from this sender"
             if tool == "send_message"
             else "a reply to a blind copy goes only to its sender"
         )

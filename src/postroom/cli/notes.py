@@ -8,7 +8,7 @@ from postroom.cli.call import shows
 from postroom.cli.help_text import command_group
 
 app = command_group(
-    "Add, find and end the notes of a project.",
+    "Add, find and end notes of a project.",
     "notes add 'test command' 'Run make quick, not make test.' --as Ada --path 'piers/**'",
     "notes list lamp",
     "notes add 'test command' 'Run make test.' --as Ben --path 'piers/**' --replaces 1",
@@ -20,7 +20,7 @@ app = command_group(
 def _(found: dict[str, Any]) -> str:
     lines = [_whole(item) for item in show.items(found["notes"])]
     if found["more"]:
-        lines.append(f"{found['more']} more: pass --limit.")
+        lines.append(f"{found['more']} more notes: pass --limit to see them.")
     return "\n".join(lines) or "No notes."
 
 

@@ -134,7 +134,7 @@ Ttl = Annotated[
         "--ttl",
         parser=lambda text: int(text) if text.isdecimal() else int(seconds(text)),
         metavar="TIME",
-        help="Duration, such as 30m. A number without a unit is in seconds.",
+        help="A duration, such as 30m. A number without a unit is in seconds.",
     ),
 ]
 

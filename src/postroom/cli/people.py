@@ -19,7 +19,10 @@ def _(found: dict[str, Any]) -> str:
     where = f"in {show.line(found['chat'])}" if found.get("chat") else "on the pages only"
     lines = [f"{show.line(found.get('address'))} gets messages {where}"]
     if found.get("reached") is False:
-        lines.append("that chat has no channel: add the channel to gateway.toml, or messages are lost")
+        lines.append(
+            "no channel serves that chat: add the channel to gateway.toml, or messages to this "
+            "person are lost"
+        )
     return "\n".join(lines)
 
 
@@ -40,7 +43,7 @@ def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
     lines = [f"{done} {show.line(sent['name'])}."]
     if found.get("answers"):
         lines.append(
-            "a rule of gateway.toml still routes chats to this person; their senders now get an "
+            "a rule in gateway.toml still routes chats to this person, and their senders now get an "
             "error: change the rule"
         )
     return "\n".join(lines)

@@ -46,7 +46,7 @@ READING_TOOLS: Final = frozenset(
 )
 """The tools that only read.
 
-They are listed here because the table of operations is too large for `postroom mcp`.
+The tools are listed in this module because the table of operations is too large for `postroom mcp`.
 """
 _READING_METHODS: Final = frozenset(
     {

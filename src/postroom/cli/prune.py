@@ -26,7 +26,7 @@ def _(found: dict[str, Any]) -> str:
         _line(project["project"], project["counts"], is_done=not found["dry_run"])
         for project in found["projects"]
     ]
-    return "\n".join(lines) or "No project has a rule."
+    return "\n".join(lines) or "No project has a [[keep]] rule."
 
 
 def _line(project: str, counts: dict[str, int], *, is_done: bool) -> str:

@@ -92,7 +92,7 @@ def _takes(one: dict[str, Any]) -> str:
 
 _NUMBER: Final = typer.Argument(
     metavar="NUMBER",
-    help="The question's number, or the first digits of it.",
+    help="The number of the question, or its first digits.",
     autocompletion=completed("questions"),
 )
 Number = Annotated[str, _NUMBER]
@@ -132,7 +132,7 @@ def answer(
 def snooze(
     number: Number,
     span: Annotated[
-        str, typer.Argument(metavar="SPAN", help="For example 10m, 2h or 1d. 0 ends the snooze.")
+        str, typer.Argument(metavar="SPAN", help="A duration, for example 10m, 2h or 1d. 0 ends the snooze.")
     ],
     by: By = None,
     data_dir: DataDir = None,

@@ -55,9 +55,9 @@ def database(
 ) -> None:
     """Write a new database from the Git archive.
 
-    Then put it in place with `postroom restore`, or `postroom database copy` for PostgreSQL. The archive is
-    written after the database, so messages of the last moments before the loss may be missing. Hidden
-    recipients, read marks, contacts and tokens are not in the archive and are lost.
+    Afterwards, put the new database in place with `postroom restore`, or with `postroom database copy` for
+    PostgreSQL. The archive is written after the database, so messages of the last moments before the loss may
+    be missing. Hidden recipients, read marks, contacts and tokens are not in the archive and are lost.
     """
     from postroom.app.config import load_settings
     from postroom.mail.archive.rebuild import holds_archive, no_archive

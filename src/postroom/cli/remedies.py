@@ -42,7 +42,7 @@ FOR_AGENTS: Final = {
     "ask_person": "only agents ask people",
     "create_agent_identity": "a person chooses the name with `agents register`",
     "delivery_status": "a person sees the status on the message's page and with `agents show`",
-    "force_release_file_reservation": "the blocked agent decides this, and gives a reason",
+    "force_release_file_reservation": "the agent that is blocked decides this, and gives a reason",
     "list_contacts": "agents decide about their own contacts",
     "recall_message": "the sender recalls the message",
     "respond_contact": "agents decide about their own contacts",

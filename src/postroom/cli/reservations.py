@@ -26,7 +26,7 @@ Paths = Annotated[
     typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations within these paths.")
+    list[str] | None, typer.Argument(metavar="PATH", help="Show only reservations within these paths.")
 ]
 Ids = Annotated[
     list[int] | None,
@@ -35,7 +35,8 @@ Ids = Annotated[
     ),
 ]
 Shared = Annotated[
-    bool, typer.Option("--shared", help="Share the paths with other agents that also reserve them as shared.")
+    bool,
+    typer.Option("--shared", help="Share the paths with other agents that reserve the same paths as shared."),
 ]
 
 
@@ -82,7 +83,9 @@ def release(  # noqa: PLR0913 - the options of the command
     acting: Acting,
     paths: SomePaths = None,
     ids: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of the agent's reservations.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Release all of the agent's reservations.")
+    ] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,

@@ -25,8 +25,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str,
         typer.Option(
             help=(
-                "How the agent is run: command, acp (a program with the Agent Client Protocol), "
-                "model (the built-in loop) or http (another server)."
+                "How the server executes the agent: command (a program), acp (a program with the Agent "
+                "Client Protocol), model (the built-in agent loop) or http (another server)."
             )
         ),
     ] = "command",
@@ -34,8 +34,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             help=(
-                "The recipe for a known program: claude, codex, gemini, opencode, copilot or cline. "
-                "Default: shell, which works for any program."
+                "The recipe for a known client program: claude, codex, gemini, opencode, copilot or "
+                "cline. Default: shell, which works for any program."
             )
         ),
     ] = None,
@@ -43,9 +43,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             help=(
-                "command: how the program receives its prompt: on stdin (default), as "
-                "argument in place of {prompt}, or as file, whose name replaces "
-                "{prompt_file}."
+                "command: how the program receives its prompt: stdin (default); argument, in place of "
+                "{prompt}; or file, whose name replaces {prompt_file}."
             )
         ),
     ] = None,
@@ -62,7 +61,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="Time limit for a run, such as 30m.")] = None,
     idle_timeout: Annotated[
-        str | None, typer.Option(help="Stop a run that prints nothing for this long, such as 5m.")
+        str | None, typer.Option(help="Stop a run whose program prints nothing for this long, such as 5m.")
     ] = None,
     resume: Annotated[
         bool,
@@ -90,7 +89,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         int | None,
         typer.Option(
             metavar="N",
-            help="Allow up to N runs at the same time, each for a different mail thread. Default: 1.",
+            help="Allow up to N runs of the agent at the same time, each for a different mail thread. "
+            "Default: 1.",
         ),
     ] = None,
     claims_tasks: Annotated[
@@ -100,10 +100,12 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     base_url: Annotated[
         str | None, typer.Option(help="model: the endpoint's URL, which ends with /v1.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="model: the model's name at the endpoint.")] = None,
+    model: Annotated[str | None, typer.Option(help="model: the name of the model at the endpoint.")] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=("model: the server's environment variable with the API key.")),
+        typer.Option(
+            metavar="NAME", help=("model: the environment variable of the server that contains the API key.")
+        ),
     ] = None,
     instructions: Annotated[Path | None, typer.Option(help="model: a file with the instructions.")] = None,
     max_steps: Annotated[
@@ -116,7 +118,9 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     url: Annotated[str | None, typer.Option(help="http: the URL that receives the runs.")] = None,
     secret_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=("http: the server's environment variable with the secret.")),
+        typer.Option(
+            metavar="NAME", help=("http: the environment variable of the server that contains the secret.")
+        ),
     ] = None,
     secret_file: Annotated[
         Path | None, typer.Option(help="http: a file of mode 0600 with the secret, on the server's machine.")
@@ -126,7 +130,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = False,
     callback_base: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="http: the address at which the other server reaches this server."),
+        typer.Option(metavar="URL", help="http: the URL at which the other server reaches this server."),
     ] = None,
     project: Project = HERE,
     data_dir: DataDir = None,

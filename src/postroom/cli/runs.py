@@ -102,7 +102,7 @@ def _(found: dict[str, Any]) -> str:
 
 @shows(app, "replay_run")
 def _(found: dict[str, Any]) -> str:
-    return f"Replaying it as run {show.line(found['run_id'])}."
+    return f"Replaying the dead letter as run {show.line(found['run_id'])}."
 
 
 @shows(app, "hasten_run")

@@ -68,7 +68,7 @@ def add(  # noqa: PLR0913 - an option an argument
         ),
     ] = None,
     every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The interval, such as 30m or 1d.")
+        str | None, typer.Option(metavar="TIME", help="The time between two messages, such as 30m or 1d.")
     ] = None,
     zone: Annotated[
         str, typer.Option(metavar="ZONE", help="The time zone of the cron expression, such as Europe/Berlin.")

@@ -37,11 +37,11 @@ def up(  # noqa: PLR0913 - the options of the command
         ),
     ] = None,
     profile: Annotated[
-        Literal["full", "core"] | None, typer.Option(help="The tools that the standard MCP address offers.")
+        Literal["full", "core"] | None, typer.Option(help="The tools that the standard MCP address lists.")
     ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
-        typer.Option(help="Identify agents by name (asserted) or by token (verified)."),
+        typer.Option(help="How agents identify themselves: by name (asserted) or by token (verified)."),
     ] = None,
     data_dir: DataDir = None,
     database: Annotated[
@@ -51,8 +51,8 @@ def up(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             metavar="URL",
-            help="A PostgreSQL database instead. Use POSTROOM_DATABASE_URL to hide the password from other "
-            "users.",
+            help="Use a PostgreSQL database instead of a SQLite file. Set POSTROOM_DATABASE_URL instead "
+            "to hide the password from other users.",
         ),
     ] = None,
     archive: Annotated[bool | None, typer.Option(help="Also write messages to the Git archive.")] = None,
@@ -60,10 +60,12 @@ def up(  # noqa: PLR0913 - the options of the command
         bool,
         typer.Option(
             "--new-store",
-            help="Accept a database that does not match the archive, and set the archive aside.",
+            help="Accept a database that does not match the archive, and move the archive aside.",
         ),
     ] = False,
-    log_level: Annotated[LogLevel | None, typer.Option(help="The minimum level of logged events.")] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="The minimum level of the events that are logged.")
+    ] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="The log format.")] = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
@@ -103,10 +105,14 @@ def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
 
 @app.command()
 def mcp(
-    no_start: Annotated[bool, typer.Option("--no-start", help="Do not start a server.")] = False,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Do not start a server if none is running.")
+    ] = False,
     tools: Annotated[
         Literal["core", "full"] | None,
-        typer.Option(help="Offer the core tools, or all tools.", show_default="the server's setting"),
+        typer.Option(
+            help="The tools to offer: the core tools, or all tools.", show_default="the server's setting"
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -202,5 +208,5 @@ def _print_checks(found: Mapping[str, Any]) -> str:
     if "repairs" in found:
         lines += ["", *map(_print_repair, show.items(found["repairs"]))]
         if not found["repairs"]:
-            lines.append("no repair without loss is possible")
+            lines.append("nothing can be repaired without loss")
     return "\n".join(lines)

@@ -56,7 +56,10 @@ class Served:
             return {
                 "state": "not tried",
                 "detail": "no server is running",
-                "remedy": "start the server with `postroom up`; a client with a stdio entry starts it itself",
+                "remedy": (
+                    "start the server with `postroom up`; a client that is set up with --stdio "
+                    "starts the server itself"
+                ),
             }
         from postroom.app.clients.trial import try_out
 
@@ -85,7 +88,7 @@ def served(environment: Mapping[str, str]) -> Served:
 
 
 QUESTIONS: Final[Mapping[Extra, str]] = {
-    "skill": "a skill (SKILL.md), from which a model learns when and how to use the post room",
+    "skill": "a skill (SKILL.md), from which a model learns when and how to use postroom",
     "rules": "a block of rules about mail and reservations in AGENTS.md",
     "extension": (
         "an extension that starts a turn of an idle session when a message comes, and the setting "
@@ -156,7 +159,7 @@ Known = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLIENT",
-        help="The clients. Default: all clients that setup has written to.",
+        help="The clients to change. Default: all clients whose files setup has written to.",
         show_default=False,
     ),
 ]
@@ -166,7 +169,9 @@ ScopeOption = Annotated[
 ]
 FilesScope = Annotated[
     Scope,
-    typer.Option("--scope", help="user: the client files in your account; project: those in this folder."),
+    typer.Option(
+        "--scope", help="user: the client's files in your account; project: its files in this folder."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")]
 
@@ -194,9 +199,11 @@ def add(  # noqa: PLR0913 - the options of the command
     ] = "core",
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not write hooks.")] = False,
     no_plugin: Annotated[
-        bool, typer.Option("--no-plugin", help="Also write settings for clients that use a plugin.")
+        bool, typer.Option("--no-plugin", help="Write settings even for clients that would use a plugin.")
     ] = False,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the test call.")] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Skip the test call through the new settings.")
+    ] = False,
     skill: Annotated[
         bool | None,
         typer.Option("--skill/--no-skill", help=f"Write {QUESTIONS['skill']}.", show_default="ask"),
@@ -443,7 +450,7 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
             return ["nothing was written; a dry run does not check the login and trusted folders of clients"]
         return ["nothing was written"]
     if not results:
-        return ["no client found; name a client, for example `claude`"]
+        return ["no installed client was found; name a client, for example `claude`"]
     notes = []
     if any(file["change"] != "none" for result in results for file in result["files"]):
         notes.append("open a new session of each client: clients read these files at the start of a session")
@@ -463,7 +470,9 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
             )
     named = [name for name in (places.DATA_DIR_NAME, "POSTROOM_URL") if target.environment.get(name)]
     if named and any(result.get("way") == "stdio" for result in results):
-        notes.append(f"set {' and '.join(named)} where the client starts, as here")
+        notes.append(
+            f"set {' and '.join(named)} in the environment in which the client starts, as in this shell"
+        )
     return notes
 
 
@@ -481,7 +490,7 @@ def done_text(document: Mapping[str, Any]) -> str:
                 f"{title}: {'would be ' if dry_run else ''}set up over {way} ({show.line(result['why'])})"
             )
         elif all(file["change"] == "none" for file in result["files"]):
-            headline = f"{title}: nothing from setup to remove"
+            headline = f"{title}: setup has written nothing that could be removed"
         else:
             headline = f"{title}: {'would be ' if dry_run else ''}removed"
         lines.append(headline)

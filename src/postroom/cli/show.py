@@ -195,10 +195,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
         return ""
     if not sys.stdout.isatty():
         return "\n".join("\t".join(row) for row in [list(heads), *cells])
-    return _drawn(heads, cells)
-
-
-def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.cells import cell_len
     from rich.console import Console
 
@@ -261,8 +257,8 @@ def _with_gaps(widths: Sequence[int]) -> int:
 def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
     """Return the text that Rich draws, as wide as the terminal, and without colours if it has none.
 
-    It is drawn for a width of at least `at_least` characters; on a narrower terminal, its lines wrap instead
-    of being cut.
+    The text is drawn for a width of at least `at_least` characters; on a narrower terminal, its lines wrap
+    instead of being cut.
     """
     from rich.console import Console
 

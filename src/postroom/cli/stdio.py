@@ -1,6 +1,7 @@
 """`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-It has no mail, database or session of its own, so fifty clients need fifty small processes but one server:
+The proxy has no mail, database or session of its own, so fifty clients need fifty small processes but one
+server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
@@ -187,7 +188,9 @@ class Proxy:
             self._fail(request, error)
         except Exception as error:  # if one request fails, the client gets an error and the proxy continues
             self._log(traceback.format_exc())
-            self._fail(request, PostroomError(f"the proxy failed: {error!r}"))
+            self._fail(
+                request, PostroomError(f"the connection between the client and the server failed: {error!r}")
+            )
         finally:
             with self._changed:
                 self._running.remove(request)
@@ -299,7 +302,9 @@ class Proxy:
         if request.dropped:
             return
         if not request.owed:
-            self._log(f"{request.message.method or 'message'} was not delivered: {error.message}")
+            self._log(
+                f"{request.message.method or 'the message'} was not delivered to the server: {error.message}"
+            )
             return
         owed = tuple(named for named in request.message.awaits if protocol.key_of(named) in request.owed)
         text = f"{error.message}; {error.remedy}" if error.remedy else error.message
@@ -318,8 +323,8 @@ class LineWriter:
 
     Stops when the reader has closed it.
 
-    It does not use the interpreter's buffer, because the process would abort if a thread held the buffer's
-    lock at exit.
+    The writer does not use the interpreter's buffer, because the process would abort if a thread held the
+    buffer's lock at exit.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -343,8 +348,8 @@ class LineWriter:
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
-    `start` starts a server unless one answers. It is called before the first line, and whenever the server
-    has gone.
+    `start` starts a server unless one answers. `start` is called before the first line, and whenever the
+    server has gone.
     """
     # Keep stdout for the protocol, and redirect all other output of this process to stderr.
     sys.stdout.flush()

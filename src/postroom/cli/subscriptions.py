@@ -18,7 +18,7 @@ app = command_group(
 
 @shows(app, "subscribe")
 def _(found: dict[str, Any]) -> str:
-    now = f" No message comes about the present state: {show.line(found['now'])}." if found["now"] else ""
+    now = f" You get no message about the current state: {show.line(found['now'])}." if found["now"] else ""
     return f"Subscription {found['id']} is active.{now}"
 
 

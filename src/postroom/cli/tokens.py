@@ -44,7 +44,7 @@ def create(  # noqa: PLR0913 - the options of the command
             "--project",
             "-p",
             metavar="PATH|SLUG",
-            help="The only project that the token can access.",
+            help="Limit the token to this project.",
             show_default="all",
         ),
     ] = None,
@@ -56,7 +56,7 @@ def create(  # noqa: PLR0913 - the options of the command
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a token and print it. It is shown only once.
+    """Create a token and print it. The token is shown only once.
 
     `postroom tokens create ci --scope mail:read --scope mail:send --project . --expires 90d`
     """

@@ -47,7 +47,21 @@ def top(
         fields = look(server)
         show.answer(fields, as_json=as_json, text=lambda: show.rendered(drawn(fields)))
         return
-    _live(server)
+    from rich.live import Live
+    from rich.text import Text
+
+    with _keys() as pressed, Live(screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                shown: RenderableType = drawn(look(server), lines=live.console.height)
+            except ServerUnavailable as error:  # the server may start again, so the screen stays
+                shown = Text(
+                    f"{show.line(error.message)}\nPress q to quit. The screen updates when the server is "
+                    "back."
+                )
+            live.update(shown, refresh=True)
+            if pressed():
+                return
 
 
 def look(server: Server) -> dict[str, Any]:
@@ -72,24 +86,6 @@ def look(server: Server) -> dict[str, Any]:
         "waiting": show.items(answer.get("waiting")),
         "tasks": show.items(perform(server, "list_open_tasks").get("tasks")),
     }
-
-
-def _live(server: Server) -> None:
-    from rich.live import Live
-    from rich.text import Text
-
-    with _keys() as pressed, Live(screen=True, auto_refresh=False) as live:
-        while True:
-            try:
-                shown: RenderableType = drawn(look(server), lines=live.console.height)
-            except ServerUnavailable as error:  # the server may start again, so the screen stays
-                shown = Text(
-                    f"{show.line(error.message)}\nPress q to quit. The screen updates when the server is "
-                    "back."
-                )
-            live.update(shown, refresh=True)
-            if pressed():
-                return
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
 
 def _who(acting: str | None, project: str) -> dict[str, str]:
     if not acting:
-        raise InvalidArgument("no agent is named", remedy="choose an agent with --as, or set POSTROOM_AGENT")
+        raise InvalidArgument("no agent was named", remedy="choose an agent with --as, or set POSTROOM_AGENT")
     return {"project_key": project_key(project), "agent_name": acting}
 
 
@@ -161,7 +161,7 @@ def _as_json(message: Mapping[str, Any]) -> str:
 class Patience:
     """Waits until a server can be reached again, with growing pauses.
 
-    It reports once that the server is down, and once that it is back.
+    The wait reports once that the server is down, and once that it is back.
     """
 
     def __init__(self, *, is_quiet: bool = False) -> None:

@@ -168,7 +168,7 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
     if len(body) > LARGEST_ANSWER:
         raise TooLarge(
             f"the answer exceeds {LARGEST_ANSWER} bytes",
-            remedy="request less, for example with a smaller limit",
+            remedy="request less at once, for example with a smaller limit",
         )
     if response.length:  # http.client reports an incomplete body only if it is read without a limit
         short = ConnectionError(f"the answer is incomplete: {response.length} bytes are missing")
@@ -210,7 +210,11 @@ def parts(url: str) -> SplitResult:
         parts = urlsplit(url.rstrip("/"))
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"{url!r} is not an address: {error}", value=url) from error
+        raise ConfigError(f"{url!r} is not a URL: {error}", value=url) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
-        raise ConfigError(f"{url!r} is not an http or https address", value=url, remedy="set POSTROOM_URL")
+        raise ConfigError(
+            f"{url!r} does not begin with http:// or https://",
+            value=url,
+            remedy="set POSTROOM_URL to the address of the server, such as http://127.0.0.1:8765",
+        )
     return parts

@@ -13,7 +13,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{0,5})?")
 
 
 def is_postgres_address(text: str) -> bool:
-    """Return whether a text looks like a PostgreSQL address. It may still be malformed."""
+    """Return whether a text looks like a PostgreSQL address. The address may still be malformed."""
     return text.startswith(_SCHEMES) or re.match(r"\s*[a-z_]+\s*=", text) is not None
 
 

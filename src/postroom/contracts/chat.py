@@ -7,8 +7,8 @@
       ├──▶ rejected    refused, and the sender was notified
       └──▶ retracted
 
-An inbound message is stored before its receipt is confirmed to the platform. It is stored once for each
-platform, account, chat and id, even if the platform sends it again. A message is open until it is done,
+An inbound message is stored before its receipt is confirmed to the platform. A message is stored once for
+each platform, account, chat and id, even if the platform sends it again. A message is open until it is done,
 failed, rejected or retracted.
 """
 

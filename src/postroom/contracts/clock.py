@@ -236,13 +236,12 @@ def leading_duration(text: str) -> tuple[timedelta | None, str]:
 
 
 def _parse_words(found: re.Match[str]) -> timedelta | None:
-    parts = [(_unit(unit), "1" if count[0] in "ao" else count) for count, unit in _PART.findall(found[0])]
+    parts = [
+        ("ms" if unit.startswith(("ms", "mil")) else unit[0], "1" if count[0] in "ao" else count)
+        for count, unit in _PART.findall(found[0])
+    ]
     is_clear = len({unit for unit, _ in parts}) == len(parts)
     return _sum((_UNITS[unit], count) for unit, count in parts) if is_clear else None
-
-
-def _unit(word: str) -> str:
-    return "ms" if word.startswith(("ms", "mil")) else word[0]
 
 
 def _sum(parts: Iterable[tuple[timedelta, str]]) -> timedelta:
@@ -269,9 +268,9 @@ seven days or the week before this one.
 def past_of(text: str, now: int) -> int:
     """Return the past time that a text expresses, in milliseconds; a time without a time zone is in UTC.
 
-    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. It may also
-    be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from
-    `now`.
+    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. The text may
+    also be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back
+    from `now`.
 
     Raises:
         ValueError: The text is none of these, or the time is outside the years 1 to 9999.

@@ -1,4 +1,6 @@
-"""The dispatch: a small delivery record that says "execute this run now". It contains no message bodies.
+"""The dispatch: a small delivery record that says "execute this run now".
+
+A dispatch contains no message bodies.
 
                      enqueue                     claim / claim_dispatch
         (none) ───────────▶ Queued ─────────────────────────────────▶ Claimed

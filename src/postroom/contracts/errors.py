@@ -58,7 +58,7 @@ from typing import ClassVar, Self
 class PostroomError(Exception):
     """The base class of all errors.
 
-    It has a stable code, the invalid value and a remedy, all shown in tracebacks.
+    Each error has a stable code, the invalid value and a remedy, all shown in tracebacks.
     """
 
     code: ClassVar[str] = "error"
@@ -160,7 +160,7 @@ class TooLarge(InputError):
     """A body, an attachment or a list exceeds its configured limit."""
 
     code = "too_large"
-    default_remedy = "send less, or split it into parts"
+    default_remedy = "send less, or split it into several parts"
 
 
 class UnknownProject(InputError):
@@ -250,7 +250,7 @@ class UnknownRun(InputError):
 
 
 class UnknownDispatch(InputError):
-    """No dispatch has this id. It may have been purged."""
+    """No dispatch has this id. The dispatch may have been deleted after its retention period."""
 
     code = "unknown_dispatch"
     default_remedy = "list the runs: `postroom runs list`; list the dead letters: `postroom runs dead`"
@@ -463,7 +463,7 @@ class DeliveryBlocked(StateError):
     """A pending barrier message precedes the new message."""
 
     code = "delivery_blocked"
-    default_remedy = "retract the barrier, or wait until a run has read it"
+    default_remedy = "withdraw the barrier, or wait until a run has read it"
 
 
 class DuplicateRecord(StateError):
@@ -477,7 +477,7 @@ class DedupeKeyInUse(StateError):
     """An open dispatch of the thread has this dedupe key."""
 
     code = "dedupe_key_in_use"
-    default_remedy = "wait for the run that has this key, or use another key"
+    default_remedy = "wait until the run with this key has ended, or use another key"
 
 
 class VersionConflict(StateError):
@@ -519,7 +519,10 @@ class MailboxClosed(StateError):
 
 
 class MailboxForked(StateError):
-    """A forked process used a mailbox that its parent opened. Its Python threads exist in the parent only."""
+    """A forked process used a mailbox that its parent opened.
+
+    The Python threads of the mailbox exist only in the parent process.
+    """
 
     code = "mailbox_forked"
     default_remedy = (
@@ -533,7 +536,7 @@ class LifecycleBusy(StateError):
 
     code = "lifecycle_busy"
     retryable = True
-    default_remedy = "repeat the call in a second"
+    default_remedy = "wait a second, then repeat the call"
 
 
 class ThreadAlreadyRunning(StateError):
@@ -563,7 +566,7 @@ class ResultTooEarly(StateError):
 
     code = "result_too_early"
     retryable = True
-    default_remedy = "send the result again in a few seconds"
+    default_remedy = "wait a few seconds, then send the result again"
 
 
 class RunUnsuccessful(StateError):
@@ -733,7 +736,7 @@ class CommandFlooded(CommandError):
     """The program wrote more output than the limit, and was stopped."""
 
     code = "command_flooded"
-    default_remedy = "make the command write its output to a file"
+    default_remedy = "let the command write its output to a file"
 
 
 class CommandNotEnded(CommandError):
@@ -1039,7 +1042,7 @@ class ConfigError(PostroomError):
 
 
 class CredentialRefused(ConfigError):
-    """Another service rejected a token or a password. It is not used again."""
+    """Another service rejected a token or a password. The rejected token or password is not used again."""
 
     code = "credential_refused"
     default_remedy = "set another token or password"
@@ -1053,7 +1056,7 @@ class ClientFileRefused(ConfigError):
 
 
 class ClientUnfit(ConfigError):
-    """A client is not installed, or too old for setup. Its files are unchanged."""
+    """A client is not installed, or too old for setup. The files of the client are unchanged."""
 
     code = "client_unfit"
     default_remedy = "install or update the client"
@@ -1062,7 +1065,7 @@ class ClientUnfit(ConfigError):
 def why_unreadable(error: Exception) -> str:
     """Explain why a small JSON file of postroom is unreadable, for people who do not know Python."""
     if isinstance(error, OSError):
-        return error.strerror or "the system gave no reason"
+        return error.strerror or "the operating system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
         return "it is not valid JSON"  # for these defects, `json` raises subclasses of ValueError
     return "a field is missing or has the wrong type"

@@ -1,8 +1,8 @@
 """The interface between the mailbox and an executor of agents.
 
-An executor runs at most one claimed run of a thread at a time. It may block for days, crash, or ignore a
-cancellation; the lease limits the damage. It writes through `activation.control.coordinator`, which checks
-with each write that the claim is still valid.
+An executor runs at most one claimed run of a thread at a time. An executor may block for days, crash, or
+ignore a cancellation; the lease limits the damage. An executor writes through
+`activation.control.coordinator`, which checks with each write that the claim is still valid.
 """
 
 import uuid
@@ -116,13 +116,13 @@ class RunDispatchExecutor(ABC):
         return Recovery.RESTART
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if it is not active here."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if no such run is active."""
         return False
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to stop, and wait until it has ended.
 
-        Return False if no run of the thread is active here, or if it does not end.
+        Return False if this process executes no run of the thread, or if it does not end.
         """
         return False
 

@@ -130,20 +130,6 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     lease_ms: int
 
 
-class Delivery(Record, frozen=True, kw_only=True):
-    """The part of a commit that concerns the queue: a new dispatch, which is claimed at once if requested.
-
-    With `claim`, the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
-    this case, the commit is refused if another dispatch of the thread is claimed, or if a run of the thread
-    waits for an answer. `queue_cap` is the maximum number of queued dispatches on the thread, this one
-    included.
-    """
-
-    dispatch: RunDispatch
-    claim: ClaimRequest | None = None
-    queue_cap: int | None = None
-
-
 class ThreadCommit(Record, frozen=True, kw_only=True):
     """All writes of one step to a thread, which are stored together or not at all.
 
@@ -152,6 +138,11 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     proves that the writer still owns the run's dispatch; as long as it does, no other writer changes the run.
     `joins` names a dispatch that must still be queued, because its run receives more messages. `replaces`, if
     set, is the run as it was read, and the run must not have changed since.
+
+    `queues` is a new dispatch for the thread, on which at most `queue_cap` dispatches may be queued with it.
+    With `claimed_by`, the caller owns this dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
+    this case, the commit is refused if another dispatch of the thread is claimed, or if a run of the thread
+    waits for an answer.
     """
 
     thread_id: str
@@ -175,7 +166,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     begins: str | None = None
     """The instance id of an execution that starts.
 
-    It is recorded on the dispatch that `claim` owns, or on the delivery's claimed dispatch.
+    It is recorded on the dispatch that `claim` owns, or on the one that this commit queues and claims.
     """
     ends: RunDispatchResult | None = None
     """The result of an execution, recorded on the dispatch that `claim` owns; the dispatch is acked at the
@@ -185,7 +176,9 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     """A message of the run that was committed earlier and may be the answer with which `run` ends."""
     ended_before: RunRecord | None = None
     """A run of the thread that ended before this commit, and whose answer the commit repeats."""
-    delivery: Delivery | None = None
+    queues: RunDispatch | None = None
+    queue_cap: int | None = None
+    claimed_by: ClaimRequest | None = None
 
     @property
     def locks(self) -> set[str]:
@@ -226,7 +219,7 @@ class CommitCoordinator(Protocol):
             InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a rule.
             DuplicateRecord: A message id is already committed, or the dispatch exists.
             DedupeKeyInUse, RunNotOpen, QueueFull: The dispatch cannot be queued.
-            ActiveRunConflict: The delivery claims its dispatch, but another dispatch of the thread is
+            ActiveRunConflict: The commit claims its dispatch, but another dispatch of the thread is
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.

@@ -439,7 +439,15 @@ class Runner:
         object.__setattr__(self, "session_per", one_of(SessionPer, self.session_per, "session_per"))
         object.__setattr__(self, "argv", words(self.argv, "argv"))
         object.__setattr__(self, "pass_env", words(self.pass_env, "pass_env"))
-        object.__setattr__(self, "env", _environment(self.env))
+        # A checked copy. An error names the variable but never its value, which may be a secret.
+        value = self.env
+        if not isinstance(value, Mapping):
+            raise refused("env", type(value).__name__, "it must be a table of strings")
+        for name, content in value.items():
+            if not isinstance(name, str) or not isinstance(content, str) or not can_be_given(content):
+                raise refused("env", str(name), "a name or value is not text that a program accepts")
+            _refuse_name(name, "env")
+        object.__setattr__(self, "env", dict(value))
         self._refuse_command()
         self._refuse_places()
         self._refuse_limits()
@@ -577,17 +585,6 @@ class Runners(Protocol):
             InvalidRunner: The stored runner cannot be read.
         """
         ...
-
-
-def _environment(value: object) -> dict[str, str]:
-    """Return a checked copy. An error names the variable but never its value, which may be a secret."""
-    if not isinstance(value, Mapping):
-        raise refused("env", type(value).__name__, "it must be a table of strings")
-    for name, content in value.items():
-        if not isinstance(name, str) or not isinstance(content, str) or not can_be_given(content):
-            raise refused("env", str(name), "a name or value is not text that a program accepts")
-        _refuse_name(name, "env")
-    return dict(value)
 
 
 def _refuse_name(name: str, of: str) -> None:

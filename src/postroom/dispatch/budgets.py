@@ -190,7 +190,7 @@ class Start(Record, frozen=True, kw_only=True):
     """The decision of the limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """The reason why the run may not start now; None if it may."""
+    """The reason why the run may not start now, or None if it may start."""
     holds_thread: bool = False
     """Whether its thread is held too: the run is not tried again until an answer, or the end of the window,
     releases the thread.
@@ -209,8 +209,9 @@ class Budgets:
         self._of_costs = any(budget.limits.keys() - {"runs"} for budget in budgets)
         """Whether a budget limits costs, which are known only when a run ends."""
         self._highest = dict[tuple[BudgetScope, str], Spending]()
-        """The highest cost of the runs that ended here, keyed by their scope. The older a run, the less its
-        cost counts.
+        """The highest cost of the runs that ended in this process, keyed by their scope.
+
+        The older a run, the less its cost counts.
         """
         self.holds_back = False
         """Whether a budget has refused a claim in this process. If so, due runs are examined together before
@@ -229,9 +230,9 @@ class Budgets:
         """Decide whether a run that is about to start may start, must ask first, or is held.
 
         It is held while another run asks, or while other runs use up the rest of a budget; a run that a
-        caller waits for (`is_now`) is not held for the latter reason. An approved run starts even if other
-        runs have used up the amount since. `starting` counts the runs of each scope that are about to start;
-        if this run may start, it is added.
+        caller waits for (`is_now`) is not held for the latter reason. A run whose question was approved
+        starts even if other runs have used up the granted amount in the meantime. `starting` counts the runs
+        of each scope that are about to start; if this run may start, it is added.
         """
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
             return Start()
@@ -351,7 +352,7 @@ def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> i
 
 
 def is_start(run: RunRecord) -> bool:
-    """Return whether a claimed run starts, or resumes with new input; a retry has already started.
+    """Return whether a claimed run starts or resumes with new input; a retry of an attempt returns False.
 
     A run that resumes with an answer to its own question, or after sleeping, does not count as a start.
     """
@@ -394,7 +395,7 @@ def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
 def held_threads(
     tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
 ) -> tuple[list[tuple[str, Held]], list[str]]:
-    """Return the threads held because of their next due run, and those that wait until other runs end.
+    """Return the threads that budgets hold, and the threads that wait until other runs end.
 
     `starting` counts, for each scope, the runs that may start according to this decision.
     """

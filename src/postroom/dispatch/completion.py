@@ -177,7 +177,7 @@ def _told_by(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as own:  # this is user code, so nothing but its own failure can be reported
-        text = f"its text cannot be read ({type(own).__name__})"
+        text = f"the text of the error cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 
@@ -276,7 +276,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process owns, with its run and messages as the claiming transaction read them."""
+    """A dispatch that this process has claimed, with its run and messages at the time of the claim."""
 
     dispatch: RunDispatch
     instance_id: str
@@ -332,7 +332,7 @@ class Job:
     alarm: "asyncio.Task[None] | None" = None
     """The timer that stops the run when it exceeds the maximum execution time."""
     run: RunRecord = field(init=False)
-    """The run at the start of its execution; `Execution.begin` sets this field and the next three."""
+    """The run at the start of its execution; `Dispatcher._prepare` sets this field and the next three."""
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)
@@ -470,7 +470,7 @@ class Workers:
         return False
 
     def give_way(self, dispatch_id: str) -> bool:
-        """Stop the execution of this dispatch so that a submission can run; return False if none is here."""
+        """Stop the execution of this dispatch so that a submission can run; return False if there is none."""
         for worker in self.executing.values():
             if worker.job is not None and worker.dispatch_id == dispatch_id:
                 worker.job.stop(LeaseEnd.GAVE_WAY)
@@ -536,7 +536,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, ready to be stored; None if no dispatch is due here."""
+    """Return a claim on a due dispatch, ready to be stored; None if no dispatch is due for this process."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -544,7 +544,10 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Start the claimed dispatch in this transaction if possible; if not, its execution reports why."""
+    """Start the claimed dispatch in this transaction if possible.
+
+    If not, its execution reports the reason later.
+    """
     return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
 
@@ -594,8 +597,9 @@ class Completion:
         self._core = core
         self._events = events
         self.submissions: Submissions
-        """The part that accepts submissions. It is set after construction, because the two parts depend on
-        each other.
+        """The part that accepts submissions.
+
+        The attribute is set after construction, because the two parts depend on each other.
         """
 
     async def begin(self, job: Job) -> None:
@@ -741,9 +745,10 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the result if an earlier try wrote this end, but the store's reply was lost; otherwise None.
+        """Return the result if an earlier attempt stored this end but its reply was lost; otherwise None.
 
-        The dispatch that the earlier try claimed is claimed again, unless its run was asked to end meanwhile.
+        The dispatch that the earlier attempt claimed is claimed again, unless the run of that dispatch was
+        asked to end in the meantime.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -836,7 +841,7 @@ class Completion:
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Requeue a dispatch that failed before its execution; return False after the last attempt.
 
-        This counts as a failed attempt.
+        The failure counts as a failed attempt.
         """
         attempts = claimed.attempt_count + 1
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
@@ -881,7 +886,7 @@ class Completion:
     async def cut_off(self, claimed: RunDispatch) -> bool:
         """Requeue a dispatch whose execution was stopped because its claim was uncertain.
 
-        This counts as an interruption.
+        The stop counts as an interruption.
 
         Return whether the dispatch was queued again.
 
@@ -1006,7 +1011,7 @@ class Completion:
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
     async def reconcile(self, dispatch_id: str) -> None:
-        """If a dispatch that this process has lost is ended, end its run too; a failure is logged."""
+        """If a dispatch that this process no longer owns has ended, end its run too; a failure is logged."""
         core = self._core
         try:
             row = await core.dispatches.load_dispatch(dispatch_id)
@@ -1065,7 +1070,7 @@ class Completion:
     ) -> RunRecord | None:
         """End a run that waits for a person, under the thread's lock; return None if it does not wait.
 
-        It ends as cancelled, unless `termination` says otherwise.
+        The run ends as cancelled, unless `termination` says otherwise.
 
         Return the run in its state before the change; call `told_cancelled` after the commit.
         """
@@ -1292,7 +1297,7 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether this dispatch ends together with this run."""
+    """Return whether the run ends together with this dispatch."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 

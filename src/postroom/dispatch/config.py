@@ -72,7 +72,10 @@ class MailboxConfig:
     lease_renewal_interval: Duration = timedelta(seconds=10)
     """The time after which a lease is renewed; it is capped at two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
-    """The delay before a renewal that failed in the store is retried. It is retried until the lease ends."""
+    """The delay before a renewal that failed in the store is retried.
+
+    The renewal is retried until the lease ends.
+    """
     sweep_interval: Duration = timedelta(seconds=30)
     gc_interval: Duration = timedelta(seconds=60)
     gc_ttl: Duration = timedelta(hours=24)
@@ -127,21 +130,26 @@ class MailboxConfig:
     pending_zone: bool = True
     """Whether input for a busy run is stored durably until a step reads it."""
     places: Callable[[], Collection[str]] | None = None
-    """Returns the names of the places that this process serves. It claims their runs and runs without a
-    place. None claims all runs.
+    """Returns the names of the places that this process serves.
+
+    The process claims the runs of these places and runs without a place. None claims all runs.
     """
     gone: Callable[[], Collection[str]] | None = None
-    """Returns the names of other consumers that have certainly ended. Their claims are released, at the start
-    and later.
+    """Returns the names of other consumers that have certainly ended.
+
+    The claims of ended consumers are released, at the start and later.
     """
     claims_hold: Callable[[int], None] | None = None
-    """Called at each claim and renewal with the number of milliseconds for which no other process can claim
-    the runs that execute here. If this process freezes, an external supervisor can use this number to end its
-    work in time.
+    """A function that is called at each claim and renewal.
+
+    Its argument is the number of milliseconds for which no other process can claim the runs that this process
+    executes. If this process freezes, an external supervisor can use this number to end its work in time.
     """
     is_exclusive: bool = False
-    """Whether no other process works on this store. If so, claims of others are released at the start,
-    without waiting for their leases to expire.
+    """Whether no other process works on this store.
+
+    In that case, claims of other consumers are released at the start, without waiting for their leases to
+    expire.
     """
 
     @property

@@ -1,7 +1,6 @@
 """Controls queued and active runs in any process: cancels, interrupts, and sends them decisions and input."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
@@ -24,14 +23,6 @@ _GIVE_WAY = replace(_CANCEL, gives_way=True)
 _WAKE = LiveRunCommand(kind=LiveCommandKind.PENDING_BOUNDARY_WAKE)
 _ACTIVE = (RunStatus.RUNNING, RunStatus.WAITING)
 _Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | LiveRunTarget | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SteeredRun:
-    """The run that accepted the input; `dispatch_id` is its dispatch or, if that is unknown, the run's id."""
-
-    dispatch_id: str
-    run_id: str
 
 
 class Control:
@@ -197,7 +188,7 @@ class Control:
             "take_back_decision", self._core.store.write(take_back, key=thread_id)
         )
 
-    async def steered(self, request: RunActivation, expected_run_id: str | None) -> SteeredRun | None:
+    async def steered(self, request: RunActivation, expected_run_id: str | None) -> LiveRunTarget | None:
         """Pass messages to the thread's active run; return None if it refuses them or is another run."""
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
@@ -211,7 +202,7 @@ class Control:
             return None
         if not await self._handed_over(request.messages, target, is_here=is_here):
             return None
-        return SteeredRun(dispatch_id=target.dispatch_id or target.run_id, run_id=target.run_id)
+        return target
 
     async def wake(self, thread_id: str) -> None:
         """Notify the thread's active run, in any process, that messages are pending for its next step."""
@@ -265,7 +256,7 @@ class Control:
             return False  # the caller gets this error when it submits the decision
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
-        """Ask the process that executes a run to stop it; return False if no process can be listening.
+        """Ask the process that executes a run to stop it; return False if no process can get the request.
 
         With live channels, a missing answer means that no process listens. The request itself is stored.
         """

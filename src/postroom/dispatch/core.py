@@ -16,7 +16,6 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.registry import (
-    PinnedRegistryManifest,
     RegistrySet,
     VersionedRegistryStore,
     checked_scope,
@@ -33,7 +32,10 @@ _PUBLICATION = re.compile(r"[0-9]{1,18}")
 
 
 class Pinning:
-    """Chooses a run's pin when the run is prepared, and finds the pin's registry when it is executed."""
+    """Pins each run to one version of the registry, so that later executions use the same configuration.
+
+    Chooses the pin when a run is prepared, and loads the pinned registry when the run is executed.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to publications of this registry; None if there is no registry.
+        """Pin runs to the publications of this registry; pass None if there is no registry.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -51,7 +53,7 @@ class Pinning:
         self._scope = scope if registry is None else checked_scope(scope)
 
     async def pin(self, request: RunActivation, *, run_id: str) -> str:
-        """Return the pin of a new run: the requested pin, or else the latest publication, or else its own id.
+        """Return the pin of a new run: the requested pin, else the latest publication, else the run's id.
 
         Raises:
             ResolveFailed: The executor cannot resolve the agent, or could not resolve it again later.
@@ -69,7 +71,9 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None if no versioned registry is attached, so the live one applies.
+        """Return the registry of a pin.
+
+        None if no versioned registry is attached, so that the live one applies.
 
         Raises:
             InternalError: The pin is not a number, its publication is gone, or there is no live registry.
@@ -87,15 +91,11 @@ class Pinning:
             raise InternalError(
                 f"missing registry version publication/{self._scope}@{resolution_id}", value=resolution_id
             )
-        return _frozen(live, manifest)
-
-
-def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return a registry with the published agents and models, and everything else from the live registry."""
-    kinds: dict[str, dict[str, Json]] = defaultdict(dict)
-    for entry in manifest.entries:
-        kinds[entry.kind][entry.id] = entry.value
-    return replace(live, agents=kinds["agent"], models=kinds["model"] | kinds["model_pool"])
+        # A registry with the published agents and models, and everything else from the live registry.
+        kinds: dict[str, dict[str, Json]] = defaultdict(dict)
+        for entry in manifest.entries:
+            kinds[entry.kind][entry.id] = entry.value
+        return replace(live, agents=kinds["agent"], models=kinds["model"] | kinds["model_pool"])
 
 
 T = TypeVar("T")
@@ -148,8 +148,9 @@ class Core:
         self.effects = effects
         """The effects of the start and the end of runs, if any."""
         self.is_leaving = False
-        """Whether this worker is leaving: it no longer waits for an unavailable store, and lets its leases
-        expire.
+        """Whether this worker is shutting down.
+
+        A worker that is shutting down no longer waits for an unavailable store, and lets its leases expire.
         """
 
     @property
@@ -165,6 +166,6 @@ class Core:
         """Return the result of `step`; repeat the step as long as the store is unavailable.
 
         Raises:
-            StoreError: The worker is leaving, or the failure is permanent.
+            StoreError: The worker is shutting down, or the failure is permanent.
         """
         return await retried(step, self.timer, gives_up=self.gives_up)

@@ -82,9 +82,26 @@ class Inspection:
             named = await self._core.threads.load_run(dispatch_id)
             row = await self._row(dispatch_id if named is None else named.dispatch_id or dispatch_id)
         if row.status is RunDispatchStatus.CLAIMED:
-            return self._explain_claim(row)
+            if row.lease_until is not None and row.lease_until < self._core.now():
+                return Reason(
+                    why=WhyNot.LEASE_ENDED,
+                    text=f"the lease of {row.claimed_by} has expired; the next sweep releases it",
+                    by_dispatch_id=row.dispatch_id,
+                )
+            return Reason(why=WhyNot.RUNNING, text=f"{row.claimed_by} executes it", until=row.lease_until)
         if row.status.is_terminal:
-            return await self._explain_end(row)
+            run = await self._core.threads.load_run(row.run_id)
+            if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
+                [ticket] = run.open_tickets[:1] or [None]
+                until = None if ticket is None else ticket.expires_at
+                what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.question
+                return Reason(why=WhyNot.WAITING, text=f"the run waits: {what}", until=until)
+            if row.status is RunDispatchStatus.SUPERSEDED:
+                return Reason(
+                    why=WhyNot.SUPERSEDED, text=row.last_error or "a newer run has replaced this run"
+                )
+            why = "" if row.last_error is None else f": {row.last_error}"
+            return Reason(why=WhyNot.ENDED, text=f"the run ended as {row.status.label}{why}")
         return await self._explain_queue(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
@@ -161,43 +178,24 @@ class Inspection:
         await self._core.dispatches.discard(dispatch_id)
         return row
 
-    def _explain_claim(self, row: RunDispatch) -> Reason:
-        if row.lease_until is not None and row.lease_until < self._core.now():
-            return Reason(
-                why=WhyNot.LEASE_ENDED,
-                text=f"the lease of {row.claimed_by} has expired; the next sweep releases it",
-                by_dispatch_id=row.dispatch_id,
-            )
-        return Reason(why=WhyNot.RUNNING, text=f"{row.claimed_by} executes it", until=row.lease_until)
-
-    async def _explain_end(self, row: RunDispatch) -> Reason:
-        run = await self._core.threads.load_run(row.run_id)
-        if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
-            [ticket] = run.open_tickets[:1] or [None]
-            until = None if ticket is None else ticket.expires_at
-            what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.question
-            return Reason(why=WhyNot.WAITING, text=f"its run waits: {what}", until=until)
-        if row.status is RunDispatchStatus.SUPERSEDED:
-            return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "a newer run has replaced it")
-        why = "" if row.last_error is None else f": {row.last_error}"
-        return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}{why}")
-
     async def _explain_queue(self, row: RunDispatch) -> Reason:
         dispatches, now = self._core.dispatches, self._core.now()
         if row.dispatch_epoch < await dispatches.current_dispatch_epoch(row.thread_id):
-            return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
+            return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced this run")
         if row.has_missed_deadline(now):
-            passed = f"its deadline {iso(row.deadline_at or 0)} has passed"
-            return Reason(why=WhyNot.TOO_LATE, text=f"{passed}: it never starts, and fails at the next sweep")
+            passed = f"the deadline {iso(row.deadline_at or 0)} has passed"
+            return Reason(
+                why=WhyNot.TOO_LATE, text=f"{passed}: the run never starts, and fails at the next sweep"
+            )
         if row.available_at > now:
             is_again = row.attempt_count or row.interruption_count
-            why = "its next attempt is due" if is_again else "it is due"
+            why = "the next attempt is due" if is_again else "the run is due"
             return Reason(why=WhyNot.NOT_DUE, text=f"{why} later", until=row.available_at)
         claimed = await dispatches.claimed_dispatch(row.thread_id)
         if claimed is not None:
             return Reason(
                 why=WhyNot.THREAD_BUSY,
-                text=f"run {claimed.run_id} is active on its thread",
+                text=f"run {claimed.run_id} is active on the same thread",
                 until=claimed.lease_until,
                 by_dispatch_id=claimed.dispatch_id,
             )
@@ -210,7 +208,7 @@ class Inspection:
         if first.dispatch_id != row.dispatch_id:
             return Reason(
                 why=WhyNot.BEHIND_OTHERS,
-                text="earlier runs of its thread come first",
+                text="earlier runs of the same thread come first",
                 by_dispatch_id=first.dispatch_id,
             )
         held = await self._core.store.read(partial(self._elsewhere, thread_id=row.thread_id))
@@ -238,15 +236,15 @@ class Inspection:
         if not dispatcher.accepting:
             return Reason(
                 why=WhyNot.DRAINING,
-                text="this mailbox is closed for new runs; another mailbox may execute it",
+                text="this mailbox accepts no new executions; another mailbox may execute the run",
             )
         if not dispatcher.slots.free:
             used = dispatcher.slots.used
-            text = f"all slots are taken: {used} runs execute here" if used else _NONE_HERE
+            text = f"all slots are taken: this process executes {used} runs" if used else _NONE_HERE
             return Reason(why=WhyNot.NO_FREE_SLOT, text=text)
         if not dispatcher.slots.has_room(row.tenant):
             return Reason(why=WhyNot.TENANT_AT_LIMIT, text=f"tenant {row.tenant!r} has reached its limit")
-        return Reason(why=WhyNot.ABOUT_TO_START, text="nothing prevents it; a mailbox starts it soon")
+        return Reason(why=WhyNot.ABOUT_TO_START, text="nothing prevents the run; a mailbox starts it soon")
 
     async def _row(self, dispatch_id: str) -> RunDispatch:
         row = await self._core.dispatches.load_dispatch(dispatch_id)
@@ -269,9 +267,9 @@ def _told_of_place(tx: Transaction, place: str) -> str:
     """Return a text that names the running servers which can execute a run of this place."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [lease.holder for lease in servers(leases, now, place)]:
-        return f"its place is {place}, so only {' or '.join(there)} can execute it"
+        return f"the run is limited to the place {place}, so only {' or '.join(there)} can execute it"
     up = ", ".join(lease.holder for lease in servers(leases, now)) or "none"
-    return f"its place is {place}, but no running server has this place; running: {up}"
+    return f"the run is limited to the place {place}, but no running server has this place; running: {up}"
 
 
 def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:
@@ -282,5 +280,7 @@ def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:
     if ticket not in run.open_tickets:
         what = "has an answer and resumes first"
     return Reason(
-        why=WhyNot.BEHIND_QUESTION, text=f"run {run.run_id} of its thread {what}", until=ticket.expires_at
+        why=WhyNot.BEHIND_QUESTION,
+        text=f"run {run.run_id} of the same thread {what}",
+        until=ticket.expires_at,
     )

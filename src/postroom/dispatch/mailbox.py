@@ -33,7 +33,7 @@ from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, Ser
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.sinks import Capture, EventStream
+from postroom.dispatch.sinks import Capture, CapturingSink, EventStream
 from postroom.dispatch.submission import (
     MailboxSubmitResult,
     Prepared,
@@ -146,7 +146,7 @@ class Mailbox:
         """Queue work until it is its turn; `strategy` decides what happens if the thread is busy.
 
         `first` runs in the same transaction, before the work is stored. If `first` raises an error, nothing
-        is written, and the error is raised here. It cannot be combined with `steer`.
+        is written, and the error is passed on to the caller. `first` cannot be combined with `steer`.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
@@ -221,7 +221,7 @@ class Mailbox:
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
-        """Stream the events of the thread's run to this reader instead; return False if none runs here."""
+        """Stream the events of the thread's active run to this reader; return False if there is none."""
         return self._dispatcher.reconnect(thread_id, stream)
 
     # Pending messages.
@@ -397,7 +397,7 @@ class Mailbox:
         return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
-        """Start recovery and then the rounds, in the background. This has no effect if they already run.
+        """Start recovery and then the rounds, in the background. The call has no effect if they already run.
 
         Raises:
             LifecycleBusy: The rounds are being started or stopped at the moment.
@@ -586,14 +586,14 @@ class Mailbox:
     ) -> EventSink:
         """Return a sink that adds events to store to `buffer`, or `inner` itself if none are stored."""
         capture = self._core.capture
-        return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
+        return inner if capture is None else CapturingSink(inner, buffer, capture, dispatch, resumed=resumed)
 
     async def gc_idle_workers(self) -> None:
         """Remove the workers of threads without open work."""
         await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
-        """Wait until no run executes here; for tests, and for scripts that do not start the rounds."""
+        """Wait until no run is active here; for tests, and for scripts that do not start the rounds."""
         await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:

@@ -111,7 +111,11 @@ class Recovery:
         if self._events.is_on:
             await self.repair.repair_all(_OPEN_RUNS)
         taken_up += await self.dispatch_prepared_runs()
-        taken_up += await self._wake_waiting_runs()
+        # Resume the runs that wait for background tasks, which may have been lost.
+        after = ""
+        while page := await self._core.store.read(partial(_unquestioning, after=after)):
+            after = page[-1].run_id
+            taken_up += await self._woken([run for run in page if run.is_background_task_waiting])
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
@@ -153,7 +157,7 @@ class Recovery:
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
-        while page := await self._read_runs(partial(_list_waiting, after=after)):
+        while page := await self._core.store.read(partial(_list_waiting, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
@@ -167,7 +171,7 @@ class Recovery:
     async def take_up_left_over(self) -> int:
         """Start new runs for unread messages of ended runs; return the number of started runs.
 
-        Messages for agents that no executor here can run stay pending.
+        Messages for agents that no executor of this mailbox can run stay pending.
         """
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
@@ -205,9 +209,6 @@ class Recovery:
                     continue  # the dispatch was superseded, and this is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
-    async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
-        return await self._core.store.read(look)
-
     async def _lacks_dispatch(self, run: RunRecord) -> bool:
         if run.dispatch_id is None:
             return False
@@ -240,14 +241,6 @@ class Recovery:
             return 0  # another instance was faster
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
-
-    async def _wake_waiting_runs(self) -> int:
-        """Resume the runs that wait for background tasks, which may have been lost; return their number."""
-        woken, after = 0, ""
-        while page := await self._read_runs(partial(_unquestioning, after=after)):
-            after = page[-1].run_id
-            woken += await self._woken([run for run in page if run.is_background_task_waiting])
-        return woken
 
     async def _woken(self, runs: Sequence[RunRecord]) -> int:
         woken = 0
@@ -297,8 +290,8 @@ class Rounds:
         The same read finds the claims of this process that it does not execute, and they are released.
 
         The claims of processes that have ended count as due work, too. If the clock was set back since the
-        last round, short delays and leases are shifted to keep their length. Otherwise, a run that is due in
-        5 s could wait for hours.
+        last round, short delays and leases are shifted to keep their length. Without the shift, a run that is
+        due in 5 s could wait for hours.
         """
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -338,9 +331,9 @@ class Rounds:
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets prevent from starting, many per change; return how many were held.
 
-        Thousands of threads may wait for a used-up budget. Otherwise, each of them would need a separate
-        change to find out that it is held. Also return the threads that wait until other runs of their budget
-        have ended.
+        Thousands of threads may wait for a used-up budget. If the threads were not held together, each would
+        need a separate change to find out that it is held. Also return the threads that wait until other runs
+        of their budget have ended.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):

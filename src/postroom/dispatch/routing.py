@@ -24,7 +24,7 @@ class SeveralExecutors(RunDispatchExecutor):
 
     Each run has one executor, which also gets all later calls for the run.
 
-    Executors write their commits through the context of the run. You can combine executors that end their
+    Each executor writes its commits through the context of the run. You can combine executors that end their
     runs themselves with executors that do not, because the mailbox ends only runs that are still open.
     """
 
@@ -33,8 +33,8 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here executes such runs; `retryable` states whether a later attempt may
-                succeed.
+            PostroomError: No executor of this mailbox executes such runs; `retryable` states whether a later
+                attempt may succeed.
         """
 
     @abstractmethod
@@ -45,7 +45,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Execute a run with its executor, which also decides how an interrupted run starts.
 
         Raises:
-            PostroomError: No executor here runs it, or its executor failed.
+            PostroomError: No executor of this mailbox runs it, or its executor failed.
         """
         executor = await self.chosen(activation)
         if activation.recovery is not Recovery.START:
@@ -104,12 +104,12 @@ class ExecutorsByThread(SeveralExecutors):
         """Return the executor of the thread's runs.
 
         Raises:
-            AgentNotFound: No executor here runs such threads.
+            AgentNotFound: No executor of this mailbox runs such threads.
         """
         thread_id = activation.thread_id
         executor = self._route(thread_id)
         if executor is None:
-            raise AgentNotFound(f"no executor here runs thread {thread_id!r}", value=thread_id)
+            raise AgentNotFound(f"no executor of this mailbox runs thread {thread_id!r}", value=thread_id)
         return executor
 
     def each(self) -> Iterator[RunDispatchExecutor]:
@@ -127,7 +127,10 @@ class ExecutorsByThread(SeveralExecutors):
         return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread; None if requests name it or nothing here runs them."""
+        """Return the agent of all runs of a thread.
+
+        Return None if requests name the agent, or if no executor of this mailbox runs the thread.
+        """
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
 

@@ -108,22 +108,18 @@ def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
     if isinstance(event, live.RunFinish):
         return ((_FINISHES[event.termination.type], Fidelity.COMMITTED),)
     if isinstance(event, live.ToolCallDone):
-        return _tool_call_done(event)
+        if event.outcome is ToolCallOutcome.SUSPENDED:
+            suspended: Kept = ("ToolCallSuspended", Fidelity.DOMAIN)
+            if event.result.resume_mode is ToolCallResumeMode.REPLAY_TOOL_CALL and event.result.suspension:
+                return (suspended, ("ToolPermissionRequested", Fidelity.DOMAIN))
+            return (suspended,)
+        metadata = event.result.metadata
+        if event.outcome is ToolCallOutcome.FAILED and metadata.get("rejected"):
+            return (("ToolCallRejected", Fidelity.COMMITTED),)
+        if event.outcome is ToolCallOutcome.FAILED and metadata.get("timed_out") is True:
+            return (("ToolCallTimedOut", Fidelity.COMMITTED),)
+        return (("ToolCallDone", Fidelity.COMMITTED),)
     return (_BY_TYPE[event.event_type],)
-
-
-def _tool_call_done(event: live.ToolCallDone) -> tuple[Kept, ...]:
-    if event.outcome is ToolCallOutcome.SUSPENDED:
-        suspended: Kept = ("ToolCallSuspended", Fidelity.DOMAIN)
-        if event.result.resume_mode is ToolCallResumeMode.REPLAY_TOOL_CALL and event.result.suspension:
-            return (suspended, ("ToolPermissionRequested", Fidelity.DOMAIN))
-        return (suspended,)
-    metadata = event.result.metadata
-    if event.outcome is ToolCallOutcome.FAILED and metadata.get("rejected"):
-        return (("ToolCallRejected", Fidelity.COMMITTED),)
-    if event.outcome is ToolCallOutcome.FAILED and metadata.get("timed_out") is True:
-        return (("ToolCallTimedOut", Fidelity.COMMITTED),)
-    return (("ToolCallDone", Fidelity.COMMITTED),)
 
 
 class CapturingSink:
@@ -157,22 +153,20 @@ class CapturingSink:
             self._resumed = True  # a second start event within one execution continues the same run
         for kind, fidelity in stored_event:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
-                self._buffer.append(self._draft(kind, fidelity, event))
-
-    def _draft(self, kind: str, fidelity: Fidelity, event: live.AgentEvent) -> CanonicalEventDraft:
-        dispatch = self._dispatch
-        self._count += 1
-        payload: dict[str, Any] = msgspec.to_builtins(event)
-        key = f"{kind}/{dispatch.dispatch_id}/{dispatch.attempt_count}/{self._count}"
-        return CanonicalEventDraft(
-            scopes=(EventScope.thread(dispatch.thread_id), EventScope.run(dispatch.run_id)),
-            event_kind=kind,
-            payload=payload | {"event_type": event.event_type, "fidelity": fidelity.value},
-            correlation_id=dispatch.dispatch_id,
-            origin=self._capture.origin,
-            visibility=EventVisibility.PUBLIC,
-            options=AppendOptions(writer_id=WRITER, idempotency_key=key),
-        )
+                dispatch = self._dispatch
+                self._count += 1
+                payload: dict[str, Any] = msgspec.to_builtins(event)
+                key = f"{kind}/{dispatch.dispatch_id}/{dispatch.attempt_count}/{self._count}"
+                draft = CanonicalEventDraft(
+                    scopes=(EventScope.thread(dispatch.thread_id), EventScope.run(dispatch.run_id)),
+                    event_kind=kind,
+                    payload=payload | {"event_type": event.event_type, "fidelity": fidelity.value},
+                    correlation_id=dispatch.dispatch_id,
+                    origin=self._capture.origin,
+                    visibility=EventVisibility.PUBLIC,
+                    options=AppendOptions(writer_id=WRITER, idempotency_key=key),
+                )
+                self._buffer.append(draft)
 
 
 class Capture:
@@ -181,17 +175,6 @@ class Capture:
     def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
         self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
         self.origin = origin
-
-    def sink(
-        self,
-        inner: live.EventSink,
-        buffer: list[CanonicalEventDraft],
-        dispatch: RunDispatch,
-        *,
-        resumed: bool,
-    ) -> CapturingSink:
-        """Return a sink that stages the events of this execution."""
-        return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
 
 
 @dataclass(slots=True, eq=False)
@@ -256,7 +239,7 @@ MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
 """The number of characters that are shown of a run's output, counted from its end."""
 ALL_KEPT: Final = 64 * KEPT
-"""A limit on memory, in characters. It exceeds what is stored for all executions of a run together."""
+"""A limit on memory, in characters. The limit exceeds what is stored for all executions of a run together."""
 
 
 class EventStream:

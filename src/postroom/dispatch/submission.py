@@ -82,7 +82,6 @@ from postroom.contracts.records import Record, replace
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
-    Delivery,
     ThreadCommit,
     ThreadState,
     thread_lock,
@@ -121,8 +120,9 @@ T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 MAX_BATCH: Final = 500
-"""Maximum number of submissions in one commit. Such a commit takes about 50 ms, and blocks all other writers
-for that time.
+"""Maximum number of submissions in one commit.
+
+A commit of this size takes about 50 ms, and blocks all other writers for that time.
 """
 _AT_ONCE: Final = 100
 """Number of submissions that are prepared, within a few milliseconds, before control returns to the event
@@ -342,8 +342,10 @@ class Prepared(Record, frozen=True, kw_only=True):
     commit: ThreadCommit
     """The commit that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """The time at which the dispatch counts as queued. It is later than the time of all earlier work of the
-    thread, even if the clocks of other servers run ahead.
+    """The time at which the dispatch counts as queued.
+
+    This time is later than the time of all earlier work of the thread, even if the clocks of other servers
+    run ahead.
     """
     joins: RunDispatch | None = None
     """The queued dispatch that this submission joins."""
@@ -408,7 +410,7 @@ def selected_messages(
     may_read = pending_zone and boundary is not None and bool(state.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(
-            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+            f"no run and no message is waiting on thread {request.thread_id!r}", value=request.thread_id
         )
     if boundary is None or not may_read:
         return request.messages, ()
@@ -426,14 +428,15 @@ def selected_messages(
     taken = select_pending((*state.pending, *fresh), boundary, run_id)
     if not asks_itself and not taken:
         raise AlreadyConsumed(
-            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+            f"no run and no message is waiting on thread {request.thread_id!r}", value=request.thread_id
         )
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
         blocking = next(before, state.pending[-1])  # or the last message must be read alone
         raise DeliveryBlocked(
-            f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
+            f"pending message {blocking.pending_id!r} blocks the thread and must be read first",
+            value=blocking.pending_id,
         )
     new_ids = {entry.pending_id for entry in fresh}
     waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
@@ -559,12 +562,6 @@ def build_dispatch(
     )
 
 
-def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
-    activation = activation.continuing(run_id)
-    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
-
-
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     """Return a request that resumes a run, with the limit keys and retry options of that run."""
     if run.activation is None:
@@ -606,6 +603,12 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
     return answered_tickets
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
@@ -671,7 +674,10 @@ class Submission:
     already.
     """
     is_now: bool = False
-    """Whether a caller waits for the run. If so, its dispatch is claimed at once, or nothing is written."""
+    """Whether a caller waits for the run.
+
+    If a caller waits, the dispatch is claimed at once, or nothing is written.
+    """
     is_queued: bool = True
     """Whether a dispatch is stored with the run."""
     queue_cap: int | None = None
@@ -679,7 +685,7 @@ class Submission:
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for the claim."""
     run_id: str = ""
-    """The id of a new run. It is generated before the change, so that the change can be repeated."""
+    """The id of a new run. The id is generated before the change, so that the change can be repeated."""
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
@@ -912,9 +918,10 @@ class Submissions:
         steered = await self._control.steered(request, expected_run_id)
         if steered is None:
             return await self._queue_run(request)
+        run_id = steered.run_id or ""
         return MailboxSubmitResult(
-            dispatch_id=steered.dispatch_id,
-            run_id=steered.run_id,
+            dispatch_id=steered.dispatch_id or run_id,
+            run_id=run_id,
             thread_id=request.thread_id,
             status=MailboxDispatchStatus.RUNNING,
         )
@@ -1161,7 +1168,8 @@ class Submissions:
         barrier = leading_barrier(waiting, interrupt)
         if barrier is not None:
             raise DeliveryBlocked(
-                f"pending message {barrier.pending_id!r} must be read first", value=barrier.pending_id
+                f"pending message {barrier.pending_id!r} blocks the thread and must be read first",
+                value=barrier.pending_id,
             )
 
     # Messages that wait until a run reads them.
@@ -1189,7 +1197,7 @@ class Submissions:
 
         async def deliver() -> MailboxSubmitResult | None:
             with self._reserve_slots([arrival]):
-                await self._make_ids_of_arrival(arrival)
+                await self._make_ids(arrival)
                 if isinstance(arrival.pin, PostroomError):
                     raise arrival.pin
                 await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
@@ -1248,7 +1256,7 @@ class Submissions:
             try:
                 with self._reserve_slots(tuple(arrivals.values())):
                     for arrival in arrivals.values():
-                        await self._make_ids_of_arrival(arrival)
+                        await self._make_ids(arrival)
                     done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
                 return undone  # this is not a failure, even if the caller was cancelled and does not retry
@@ -1263,11 +1271,6 @@ class Submissions:
         if isinstance(stored, ChangeUndone):
             raise stored
         return stored
-
-    async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
-        worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
-        await self._make_ids(arrival, is_new=not worker.is_running)
 
     def _accepted_in(
         self,
@@ -1405,13 +1408,18 @@ class Submissions:
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
             return error
-        text = f"{error.message}: run {run.run_id!r} has it"
+        text = f"{error.message}: run {run.run_id!r} contains the message"
         remedy = f"wait for run {run.run_id!r}, or give the message another id"
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
-    async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor."""
+    async def _make_ids(self, submission: Submission, *, is_new: bool | None = None) -> None:
+        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor.
+
+        Without `is_new`, the run needs a pin if no run of its thread is executing here.
+        """
         core, request = self._core, submission.request
+        if is_new is None:
+            is_new = not self._dispatcher.workers.get_or_create(request.thread_id).is_running
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
             try:
@@ -1485,7 +1493,10 @@ class Submissions:
                     break
         if policy is BusyPolicy.ROLLBACK:
             rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
-            request = _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
+            # The request, changed so that its run does not see these runs.
+            run_ids = [*(row.run_id for row in rows), *filter(None, (asking,))]
+            gone = {*request.options.without_runs, *run_ids} - {request.run_id}
+            request = replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
         if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
             cancelled = None
             if is_busy and not submission.is_now:
@@ -1519,19 +1530,20 @@ class Submissions:
             is_next = submission.is_now or begins  # otherwise it is claimed like any other due dispatch
         # An answer belongs to a run that was accepted before, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
-        delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
+        claimed_by = claims if is_next else None
+        commit = replace(plan.commit, queues=dispatch, queue_cap=cap, claimed_by=claimed_by)
         if claims is None or not is_next:
-            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, commit, state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if not begins:
-            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, commit, state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if claims.limits:
             note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
-        commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
+        commit = replace(commit, run=run, begins=claims.instance_id)
         done = self._write_plan(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
@@ -1721,7 +1733,7 @@ def _going_on(
     if row.status is RunDispatchStatus.QUEUED:
         return existing, row, resumed
     if request.run_id is not None:
-        raise RunNotOpen(f"run {row.run_id!r} is already being delivered", value=row.dispatch_id)
+        raise RunNotOpen(f"run {row.run_id!r} is already being executed", value=row.dispatch_id)
     return None, None, resumed  # another message is resuming the run; this one is for the next run
 
 
@@ -1820,9 +1832,3 @@ def _may_join(
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
     request_key = agent_of(request, state.latest_started_run), request.delivery, request.options
     return request_key == (queued.agent_id, delivery, queued.options)
-
-
-def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
-    """Return the request, changed so that its run does not see these runs."""
-    gone = {*request.options.without_runs, *run_ids} - {request.run_id}
-    return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))

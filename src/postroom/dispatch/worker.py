@@ -85,7 +85,7 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, RunCoordinator
+from postroom.dispatch.sinks import CapturingSink, EventStream, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.stores.changes import commands_to
@@ -173,29 +173,25 @@ class PendingInput:
         self, state: ThreadState, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
     ) -> ThreadCommit:
         first_seq, run = state.message_count + 1, state.run
+        if run is not None:  # its input has these messages as well
+            before = run.input or RunMessageInput(thread_id=run.thread_id)
+            from_seq = before.range.from_seq if before.range else first_seq
+            added = replace(
+                before,
+                range=SeqRange(from_seq=from_seq, to_seq=first_seq + len(messages) - 1),
+                trigger_message_ids=(
+                    *before.trigger_message_ids,
+                    *(message.id or "" for message in messages),
+                ),
+            )
+            run = replace(run, input=added)
         return ThreadCommit(
             thread_id=self.thread_id,
             messages=messages,
             consumes=tuple(entry.version for entry in taken),
-            run=None if run is None else _with_input(run, messages, first_seq),
+            run=run,
             events=self.events.of_commit(self.thread_id, self.run_id, messages, first_seq=first_seq),
         )
-
-
-def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> RunRecord:
-    """Return the run with these messages added to its input."""
-    before = run.input or RunMessageInput(thread_id=run.thread_id)
-    last_seq = first_seq + len(messages) - 1
-    from_seq = before.range.from_seq if before.range else first_seq
-    ids = tuple(message.id or "" for message in messages)
-    return replace(
-        run,
-        input=replace(
-            before,
-            range=SeqRange(from_seq=from_seq, to_seq=last_seq),
-            trigger_message_ids=(*before.trigger_message_ids, *ids),
-        ),
-    )
 
 
 _LOG = get_logger(__name__)
@@ -207,7 +203,10 @@ PLACE_KEPT_MS = 250
 _LEASES = "leases"
 """The write key of all changes that renew claims, regardless of the threads that the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
-"""Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
+"""Maximum length of a stored traceback.
+
+The end of the traceback is kept, because it shows where the error was raised.
+"""
 ATTEMPT_FAILED = "RunAttemptFailed"
 
 
@@ -243,7 +242,7 @@ class Slots:
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
+        """Take a slot, or join the queue for one; return whether a slot was taken. The tenant '' is unknown.
 
         Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
@@ -293,7 +292,7 @@ class Slots:
         return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's queue, unless the thread is already queued."""
+        """Put a thread at the end of its tenant's queue, unless the thread is already in the queue."""
         if thread_id not in self.waiting:
             self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
@@ -390,7 +389,7 @@ class DispatchAttempt(StrEnum):
 
 
 class Dispatcher:
-    """Claims and executes due dispatches, within the limits."""
+    """Claims due dispatches within the limits, executes them, and stores how they start and end."""
 
     def __init__(
         self,
@@ -400,25 +399,28 @@ class Dispatcher:
         completion: Completion,
     ) -> None:
         self._core = core
+        self._events = events
         self._completion = completion
-        self._execution = Execution(core, events, completion, self.asks_next)
         self.leases = LeaseKeeper(core)
-        """The claims of the runs that execute here."""
+        """The claims of the runs that this process executes."""
         self._commands = Commands(core, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
         """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
-        """Whether due work of all threads is polled. If so, no work has to be started here when a slot
-        becomes free.
+        """Whether due work of all threads is polled.
+
+        In that case, no work has to be started by this process when a slot becomes free.
         """
         self.failed_claims = 0
         """The number of claims in a row that have failed."""
         self.held: dict[str, int] = {}
         """For each scope of a limit, the time before which no run may start in that scope."""
         self._readers: dict[str, ReconnectableEventSink] = {}
-        """The readers of dispatches that are queued and execute here later, keyed by dispatch."""
+        """The readers of dispatches that are queued and will be executed by this process, keyed by
+        dispatch.
+        """
         self._failed = dict[str, StoreError]()
         """The errors for which the ends of executions could not be stored, keyed by claim token."""
         self._ending = set[asyncio.Future[None]]()
@@ -428,7 +430,7 @@ class Dispatcher:
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
-        """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
+        """Claim the thread's next due dispatch and start it, if this process executes no run of the thread.
 
         Without `has_turn`, the thread queues after the threads that already wait for a slot.
         """
@@ -493,7 +495,7 @@ class Dispatcher:
     def look_for_unexecuted(self) -> None:
         """Schedule a task that releases the claims which this process holds but does not execute.
 
-        Such claims arise when the store's reply to a claim is lost.
+        A process holds a claim that it does not execute if the store's reply to the claim was lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -512,14 +514,14 @@ class Dispatcher:
                     continue
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
-                    await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
+                    await self._give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
             _LOG.warning("claims.not_looked_at", reason=error.describe())
         if self._readers:
             await self.end_readers()
 
     def claim_tokens(self) -> frozenset[str]:
-        """Return the tokens of the claims whose runs execute here and may continue."""
+        """Return the tokens of the claims whose runs this process executes and may continue."""
         return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
@@ -578,7 +580,7 @@ class Dispatcher:
             is_now=is_now,
         )
 
-    def asks_next(self, job: Job) -> ClaimAsk | None:
+    def _asks_next(self, job: Job) -> ClaimAsk | None:
         """Return the claim to make for the thread when its run ends; None if other threads come first.
 
         If all slots are taken, a busy thread keeps its slot for a limited time. After that time, it yields to
@@ -605,7 +607,7 @@ class Dispatcher:
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
-            await self._execution.give_back(claimed)
+            await self._give_back(claimed)
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
@@ -626,13 +628,13 @@ class Dispatcher:
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
-        """Close the stream of a dispatch that will not execute here after all."""
+        """Close the stream of a dispatch that this process will not execute after all."""
         reader = self._readers.pop(dispatch_id, None)
         if reader is not None:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's run on to this reader; return False if no run executes here."""
+        """Pass the events of the thread's active run on to this reader; return False if there is none."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -694,7 +696,7 @@ class Dispatcher:
             await asyncio.wait(tuple(self._ending), timeout=_MAX_END_S)
 
     async def idle(self) -> None:
-        """Wait until no run executes here."""
+        """Wait until this process executes no run."""
         while self._executing:
             self._idle.clear()
             await self._idle.wait()
@@ -702,7 +704,7 @@ class Dispatcher:
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
         """Stop every execution and queue its run again.
 
-        This counts as an interruption, not as a failed attempt.
+        The stop counts as an interruption, not as a failed attempt.
 
         An execution of a thread for which `stays` returns True continues.
         """
@@ -744,18 +746,110 @@ class Dispatcher:
     async def _serve(self, job: Job) -> None:
         """Execute a claimed dispatch to its end, then continue with the thread's next work."""
         try:
-            if await self._guard(job, self._execution.begin(job)):
+            if await self._guard(job, self._store_start(job)):
                 await self._run_isolated(job)
                 if job.is_left_behind:
                     return
                 self._ending.add(job.concluded)
-                await self._guard(job, self._execution.conclude(job))
+                await self._guard(job, self._conclude(job))
         except BaseException:
             if not job.is_left_behind:
                 self._rest(job)
                 self._over()
             raise
         await self._go_on(job)
+
+    async def _store_start(self, job: Job) -> bool:
+        """Store the start of the execution; return False if there is nothing to execute.
+
+        Raises:
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
+        """
+        core, begun, completion = self._core, job.begun, self._completion
+        try:
+            await core.retried(partial(self._prepare, job))
+        except (InputError, StateError, InternalError, StoreCorrupt) as error:
+            await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
+            return False
+        run = job.run
+        if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
+            _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
+            termination = run.termination or TerminationReason.suspended()
+            text = run.final_output or ""
+            await completion.end(
+                job,
+                AgentRunResult(
+                    run_id=run.run_id, response=text, termination=termination, waiting=run.waiting
+                ),
+            )
+            return False
+        if begun.start is not None and begun.start.held is not None:
+            await completion.release(job.dispatch)
+            job.comes_again = True
+            return False
+        if begun.start is not None and begun.start.asks:
+            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.start.asks)
+            paused = TerminationReason.suspended()
+            await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
+            return False
+        if begun.has_begun:
+            job.started_at = job.dispatch.updated_at
+        else:
+            await completion.begin(job)
+        core.metrics.started(job.dispatch, now=job.started_at)
+        if self._events.is_on:
+            await self._events.dispatch_happened("RunSubmitted", job.dispatch)
+        return True
+
+    async def _prepare(self, job: Job) -> None:
+        """Load the run of a job, and build the executor's request if there is something to execute.
+
+        Raises:
+            DeadlinePassed: The deadline of the dispatch has passed.
+            UnknownRun, ForeignThread: The dispatch has no run on its thread.
+            InternalError: The registry of the run is gone.
+            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
+        """
+        core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
+        if run is None:
+            raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
+        if run.thread_id != dispatch.thread_id:
+            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
+        buffer = list[CanonicalEventDraft]()
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
+        job.run, job.coordinator, job.told = run, coordinator, job.sink
+        job.activation = RunActivation(thread_id=run.thread_id)
+        if is_left_open(run, dispatch):
+            if dispatch.has_missed_deadline(core.now()):
+                raise deadline_passed(dispatch.deadline_at)
+            messages = begun.messages if begun.has_begun else None
+            instance_id = begun.instance_id
+            activation = await rebuild(
+                core.threads, dispatch, run, instance_id=instance_id, messages=messages
+            )
+            pending = None
+            if core.config.pending_zone:
+                pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
+            hidden = activation.options.without_runs
+            control = RunControl(
+                coordinator=coordinator,
+                threads=core.threads,
+                pending=pending,
+                registry=await core.pinning.materialize(run.resolution_id or ""),
+                run=run,
+                claim=dispatch.claim_proof,
+                hidden_runs=frozenset(hidden),
+                hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+                give_up_on=core.config.give_up_on,
+                spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
+                beginning=begun.beginning,
+            )
+            was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
+            recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
+            job.activation = replace(activation, control=control, recovery=recovery)
+        if core.capture is not None:
+            resumed = job.activation.continue_run_id is not None or run.steps > 0
+            job.told = CapturingSink(job.sink, buffer, core.capture, dispatch, resumed=resumed)
 
     async def _run_isolated(self, job: Job) -> None:
         """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
@@ -800,7 +894,7 @@ class Dispatcher:
         job.ended = ended if job.end is None else None
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation; its task is no longer awaited."""
+        """Abandon an executor that ignores its cancellation; from now on, nothing waits for its task."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -808,11 +902,11 @@ class Dispatcher:
         self._core.tasks.let_go(task)
         self._core.metrics.run_abandoned()
         _LOG.error("run.left_behind", run_id=job.dispatch.run_id, dispatch_id=job.dispatch.dispatch_id)
-        await self._guard(job, self._execution.conclude(job))
+        await self._guard(job, self._conclude(job))
         await self._go_on(job)
 
     async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the step's result, or False if the step failed and the dispatch is handled elsewhere."""
+        """Return the result of a step, or False if the step failed and other code handles the dispatch."""
         try:
             return await step
         except StaleClaim as error:
@@ -831,8 +925,92 @@ class Dispatcher:
             job.comes_again = await self._completion.put_back(job.dispatch, error)
         return False
 
+    async def _conclude(self, job: Job) -> bool:
+        """Write the result of the execution.
+
+        Raises:
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
+        """
+        dispatch, end, ended = job.dispatch, job.end, job.ended
+        if job.is_cancelled and isinstance(ended, BaseException):  # the run failed after it was asked to end
+            ended, end = None, LeaseEnd.CANCELLED
+        if ended is None and end is LeaseEnd.CANCELLED:
+            ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+        elif ended is None and end is LeaseEnd.TIMED_OUT:
+            most = self._core.config.max_run_ms
+            ended = RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
+        if isinstance(ended, AgentRunResult):
+            await self._finish(job, ended)
+        elif ended is not None:
+            await self._fail(job, ended)
+        elif end is LeaseEnd.GIVEN_UP:
+            give_back = self._completion.stop if job.has_executed else self._completion.release
+            await give_back(dispatch)
+        elif end is LeaseEnd.GAVE_WAY:
+            job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
+        else:
+            await self._completion.reconcile(dispatch.dispatch_id)  # the dispatch was superseded
+        if job.comes_again and job.is_cancelled:  # it was cancelled while the dispatch was queued again
+            job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
+        return True
+
+    async def _finish(self, job: Job, result: AgentRunResult) -> None:
+        """Store the result of an execution."""
+        core, dispatch = self._core, job.dispatch
+        wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
+        if not result.usage.wall_ms:  # programs do not report their execution time
+            result = replace(result, response=response, usage=replace(result.usage, wall_ms=wall_ms))
+        elif response != result.response:
+            result = replace(result, response=response)
+        spends: tuple[Spending, ...] = ()
+        if core.has_budgets:
+            uncounted = result.usage.beyond(result.counted)
+            spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
+            core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
+        await self._completion.end(job, result, spends, self._asks_next(job))
+        outcome = OutcomeKind.COMPLETED.value
+        core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
+
+    async def _fail(self, job: Job, error: BaseException) -> None:
+        """After a failed execution, queue the dispatch again or end its run with the error."""
+        core, completion, dispatch = self._core, self._completion, job.dispatch
+        if isinstance(error, StaleClaim):
+            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
+            job.comes_again = await completion.cut_off(dispatch)
+            return
+        outcome = classify(error, core.config.give_up_on)
+        failed = _failed(dispatch, error, outcome.error)
+        if outcome.kind is OutcomeKind.COMPLETED:  # a retry is pointless, so the error ends the run
+            code = error.code if isinstance(error, PostroomError) else None
+            text = error.describe() if isinstance(error, PostroomError) else str(error)
+            ended = TerminationReason.error(storable(text), code)
+            await self._finish(job, AgentRunResult(run_id=job.run.run_id, termination=ended))
+            return
+        if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
+            job.comes_again = await completion.try_later(job, outcome, failed)
+        else:
+            instance_id, text, code = job.begun.instance_id, outcome.error, outcome.code
+            await completion.give_up(dispatch, job.told, instance_id, text, failed, code)
+        core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
+
+    async def _give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
+        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
+
+        No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
+        dispatch.
+        """
+        try:
+            if failed is None:
+                await self._completion.release(claimed)
+            else:
+                await self._completion.put_back(claimed, failed)
+        except StaleClaim as error:
+            _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
+        except StoreError as error:
+            _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
+
     def _rest(self, job: Job) -> None:
-        """Free the slot, and also the worker unless it already executes another run."""
+        """Free the slot. Free the worker too, unless it already executes another run."""
         token = job.dispatch.claim_token or ""
         self.leases.jobs.pop(token, None)  # its claim is no longer renewed
         self.leases.ended.add(token)
@@ -879,7 +1057,7 @@ class Dispatcher:
         """Execute the dispatch that was claimed when another run ended, in the slot of the ended run."""
         claimed = begun.dispatch
         if not self.accepting:
-            await self._execution.give_back(claimed)
+            await self._give_back(claimed)
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
@@ -892,7 +1070,7 @@ class Dispatcher:
 
 
 class LeaseKeeper:
-    """Renews the claims of all executions here with a single timer, and stops a run whose claim is lost.
+    """Renews the claims of this process's executions with one timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -902,9 +1080,9 @@ class LeaseKeeper:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.jobs: dict[str, Job] = {}
-        """The jobs that execute here, by claim token."""
+        """The jobs that this process executes, by claim token."""
         self.ended: set[str] = set()
-        """The claim tokens of the jobs that have ended here since the last look for claims without a job."""
+        """The claim tokens of jobs that ended here since the last search for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
 
     def keep(self, job: Job) -> None:
@@ -983,33 +1161,29 @@ class LeaseKeeper:
                 for job in lost:
                     await self._end_superseded(job)
         except (PostroomError, TimeoutError) as error:
-            is_silent = isinstance(error, TimeoutError)
-            self._handle_missed_renewal(
-                jobs, until if is_silent else core.now(), str(error) or "no answer in time"
-            )
+            now = until if isinstance(error, TimeoutError) else core.now()
+            reason = str(error) or "the store did not answer in time"
+            _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
+            for job in jobs:
+                if job.stops_at <= now and not (job.can_pause and job.is_executing):
+                    self._lose(job, "the lease expires, and could not be renewed")
             return False
         for job in jobs:
             length = lengths[job.dispatch.claim_proof]
             job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
-            self._lose(job, "the claim was taken away")
+            self._lose(job, "another process took the claim")
         self._tell()
         return True
 
     def _tell(self) -> None:
-        """Report for how long no other process can claim the runs that execute here."""
+        """Report for how long no other process can claim the runs that this process executes."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
         if at_work:
             claims_hold(max(min(at_work) - self._core.now(), 0))
-
-    def _handle_missed_renewal(self, jobs: list[Job], now: int, reason: str) -> None:
-        _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
-        for job in jobs:
-            if job.stops_at <= now and not (job.can_pause and job.is_executing):
-                self._lose(job, "the lease ends and could not be renewed")
 
     async def _end_superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
@@ -1070,202 +1244,6 @@ def _stops_at(lease_until: int, length: int) -> int:
     return lease_until - min(length // 10, _MAX_SAFETY_MS)
 
 
-class Execution:
-    """Performs the steps before and after the executor of one claimed dispatch."""
-
-    def __init__(
-        self,
-        core: Core,
-        events: ServerEvents,
-        completion: Completion,
-        asks_next: Callable[[Job], ClaimAsk | None],
-    ) -> None:
-        """Store the parts that an execution needs.
-
-        When a run ends, `asks_next` returns the claim to make for the thread's next dispatch.
-        """
-        self._core = core
-        self._events = events
-        self._completion = completion
-        self._asks_next = asks_next
-
-    async def begin(self, job: Job) -> bool:
-        """Store the start of the execution; return False if there is nothing to execute.
-
-        Raises:
-            StaleClaim: This process no longer owns the dispatch; nothing was written.
-        """
-        core, begun, completion = self._core, job.begun, self._completion
-        try:
-            await core.retried(partial(self._prepare, job))
-        except (InputError, StateError, InternalError, StoreCorrupt) as error:
-            await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
-            return False
-        run = job.run
-        if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
-            _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
-            termination = run.termination or TerminationReason.suspended()
-            text = run.final_output or ""
-            await completion.end(
-                job,
-                AgentRunResult(
-                    run_id=run.run_id, response=text, termination=termination, waiting=run.waiting
-                ),
-            )
-            return False
-        if begun.start is not None and begun.start.held is not None:
-            await completion.release(job.dispatch)
-            job.comes_again = True
-            return False
-        if begun.start is not None and begun.start.asks:
-            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.start.asks)
-            paused = TerminationReason.suspended()
-            await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
-            return False
-        if begun.has_begun:
-            job.started_at = job.dispatch.updated_at
-        else:
-            await completion.begin(job)
-        core.metrics.started(job.dispatch, now=job.started_at)
-        if self._events.is_on:
-            await self._events.dispatch_happened("RunSubmitted", job.dispatch)
-        return True
-
-    async def conclude(self, job: Job) -> bool:
-        """Write the result of the execution.
-
-        Raises:
-            StaleClaim: This process no longer owns the dispatch; nothing was written.
-        """
-        dispatch, end, ended = job.dispatch, job.end, job.ended
-        if job.is_cancelled and isinstance(ended, BaseException):  # the run failed after it was asked to end
-            ended, end = None, LeaseEnd.CANCELLED
-        if ended is None and end is LeaseEnd.CANCELLED:
-            ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
-        elif ended is None and end is LeaseEnd.TIMED_OUT:
-            most = self._core.config.max_run_ms
-            ended = RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
-        if isinstance(ended, AgentRunResult):
-            await self._finish(job, ended)
-        elif ended is not None:
-            await self._fail(job, ended)
-        elif end is LeaseEnd.GIVEN_UP:
-            give_back = self._completion.stop if job.has_executed else self._completion.release
-            await give_back(dispatch)
-        elif end is LeaseEnd.GAVE_WAY:
-            job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
-        else:
-            await self._completion.reconcile(dispatch.dispatch_id)  # the dispatch was superseded
-        if job.comes_again and job.is_cancelled:  # it was cancelled while the dispatch was queued again
-            job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
-        return True
-
-    async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
-
-        No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
-        dispatch.
-        """
-        try:
-            if failed is None:
-                await self._completion.release(claimed)
-            else:
-                await self._completion.put_back(claimed, failed)
-        except StaleClaim as error:
-            _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
-        except StoreError as error:
-            _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
-
-    async def _finish(self, job: Job, result: AgentRunResult) -> None:
-        """Store the result of an execution."""
-        core, dispatch = self._core, job.dispatch
-        wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
-        if not result.usage.wall_ms:  # programs do not report their execution time
-            result = replace(result, response=response, usage=replace(result.usage, wall_ms=wall_ms))
-        elif response != result.response:
-            result = replace(result, response=response)
-        spends: tuple[Spending, ...] = ()
-        if core.has_budgets:
-            uncounted = result.usage.beyond(result.counted)
-            spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
-            core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
-        await self._completion.end(job, result, spends, self._asks_next(job))
-        outcome = OutcomeKind.COMPLETED.value
-        core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
-
-    async def _fail(self, job: Job, error: BaseException) -> None:
-        """After a failed execution, queue the dispatch again or end its run with the error."""
-        core, completion, dispatch = self._core, self._completion, job.dispatch
-        if isinstance(error, StaleClaim):
-            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
-            job.comes_again = await completion.cut_off(dispatch)
-            return
-        outcome = classify(error, core.config.give_up_on)
-        failed = _failed(dispatch, error, outcome.error)
-        if outcome.kind is OutcomeKind.COMPLETED:  # a retry is pointless, so the error ends the run
-            code = error.code if isinstance(error, PostroomError) else None
-            text = error.describe() if isinstance(error, PostroomError) else str(error)
-            ended = TerminationReason.error(storable(text), code)
-            await self._finish(job, AgentRunResult(run_id=job.run.run_id, termination=ended))
-            return
-        if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
-            job.comes_again = await completion.try_later(job, outcome, failed)
-        else:
-            instance_id, text, code = job.begun.instance_id, outcome.error, outcome.code
-            await completion.give_up(dispatch, job.told, instance_id, text, failed, code)
-        core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
-
-    async def _prepare(self, job: Job) -> None:
-        """Load the run of a job, and build the executor's request if there is something to execute.
-
-        Raises:
-            DeadlinePassed: The deadline of the dispatch has passed.
-            UnknownRun, ForeignThread: The dispatch has no run on its thread.
-            InternalError: The registry of the run is gone.
-            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
-        """
-        core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
-        if run is None:
-            raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
-        if run.thread_id != dispatch.thread_id:
-            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-        buffer = list[CanonicalEventDraft]()
-        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
-        job.run, job.coordinator, job.told = run, coordinator, job.sink
-        job.activation = RunActivation(thread_id=run.thread_id)
-        if is_left_open(run, dispatch):
-            if dispatch.has_missed_deadline(core.now()):
-                raise deadline_passed(dispatch.deadline_at)
-            messages = begun.messages if begun.has_begun else None
-            instance_id = begun.instance_id
-            activation = await rebuild(
-                core.threads, dispatch, run, instance_id=instance_id, messages=messages
-            )
-            pending = None
-            if core.config.pending_zone:
-                pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
-            hidden = activation.options.without_runs
-            control = RunControl(
-                coordinator=coordinator,
-                threads=core.threads,
-                pending=pending,
-                registry=await core.pinning.materialize(run.resolution_id or ""),
-                run=run,
-                claim=dispatch.claim_proof,
-                hidden_runs=frozenset(hidden),
-                hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
-                give_up_on=core.config.give_up_on,
-                spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
-                beginning=begun.beginning,
-            )
-            was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
-            recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
-            job.activation = replace(activation, control=control, recovery=recovery)
-        if core.capture is not None:
-            resumed = job.activation.continue_run_id is not None or run.steps > 0
-            job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
-
-
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
     """Log a failed execution; return the event with the reason and the traceback.
 
@@ -1312,7 +1290,7 @@ async def rebuild(
     if activation is None:
         raise InvalidActivation(f"run {run.run_id!r} has no stored request", value=run.run_id)
     if run.resolution_id is None:
-        raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
+        raise ResolveFailed(f"run {run.run_id!r} is pinned to no configuration", value=run.run_id)
     if messages is None:
         messages = await _triggers(threads, run, activation.trigger_message_ids)
     return RunActivation(

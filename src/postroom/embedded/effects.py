@@ -1,4 +1,4 @@
-"""Writes an event for waiting handles in the change that ends a run, and schedules timed wake-ups."""
+"""Stores the events that handles wait for when runs end, and requeues sleeping runs at their wake-up time."""
 
 import asyncio
 from typing import Final
@@ -8,7 +8,7 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import Delivery, ThreadCommit
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.waking import Accept
 from postroom.embedded.running import SLEEP
@@ -33,14 +33,17 @@ class Watch:
 class Ends(RunEffects):
     """Writes an event when a run ends or waits, so that handles in all processes are informed.
 
-    It also passes the ended run to the watches of this process, so that they do not have to read it.
+    The ended run is also passed to the watches of this process, so that they do not have to read it.
     """
 
     def __init__(self) -> None:
         self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
 
     def watch(self, message_id: str) -> Watch:
-        """Return the watch of the run that will get this message; it exists as long as it is referenced."""
+        """Return the watch of the run that will get this message.
+
+        The watch exists as long as the caller keeps a reference to it.
+        """
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
@@ -109,4 +112,4 @@ def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> No
         limit_key=before.limit_key,
     )
     again = replace(run, dispatch_id=dispatch.dispatch_id)
-    tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=again, delivery=Delivery(dispatch=dispatch)))
+    tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=again, queues=dispatch))

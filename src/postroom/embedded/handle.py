@@ -155,7 +155,8 @@ class RunHandle:
         While the database is unavailable, the call waits.
 
         Raises:
-            TimeoutError: The run did not end within `timeout`. It continues; call this again to wait longer.
+            TimeoutError: The run did not end within `timeout`. The run continues; call `result` again to wait
+                longer.
             RunUnsuccessful: The run failed or was cancelled.
             InvalidArgument: `timeout` is not a duration, `type` is not a type, or the answer is not a value
                 of that type.
@@ -306,8 +307,8 @@ class RunHandle:
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
         """Yield the run's events after a cursor, then each new event, until the run has ended.
 
-        `after` is the `cursor` of the last event that the reader has. It may be a string with that number, as
-        a browser sends it (`Last-Event-ID`). None and 0 start at the first event.
+        `after` is the `cursor` of the last event that the reader has. `after` may be a string with that
+        number, as a browser sends it (`Last-Event-ID`). None and 0 start at the first event.
 
         While the database is unavailable, the iteration waits.
 

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from postroom.concurrency import SystemTimer, Tasks, in_thread
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
 from postroom.contracts.addresses import is_postgres_address, refuse_malformed_address
-from postroom.contracts.clock import Clock, Duration, Ids, Timer
+from postroom.contracts.clock import Clock, Duration, Timer
 from postroom.contracts.errors import (
     ConfigError,
     DuplicateRecord,
@@ -255,7 +255,13 @@ class Mailbox:
             if index % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)  # let other tasks run
             try:
-                request = _build_request(item, self.admin.new_id)
+                if not isinstance(item, Item):
+                    raise InvalidArgument(
+                        f"the value must be an Item, not {type(item).__name__}",
+                        value=repr(item)[:80],
+                        remedy="pass Item(thread, content)",
+                    )
+                request = item.request(self.admin.new_id)
                 if request.run_id is not None:
                     first = named.setdefault(request.run_id, request)
                     refuse_other_content(request, request.run_id, first.messages)
@@ -339,7 +345,10 @@ class Mailbox:
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing: a placeholder for the work in a process that executes no runs. It is never called."""
+    """Do nothing: a placeholder for the work in a process that executes no runs.
+
+    The placeholder is never called.
+    """
 
 
 def _refuse_no_work(work: object) -> None:
@@ -438,7 +447,13 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         )
     if url == MEMORY:
         return SqliteStore.in_memory(clock)
-    parts = _parts(url)
+    # The parts of an address, including line breaks, which `urlsplit` alone would drop.
+    if not isinstance(url, str) or any(value < " " or "\ud800" <= value <= "\udfff" for value in url):
+        raise _no_address(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _no_address(url) from error
     is_file = url.startswith("sqlite:///") and len(parts.path) > 1 and parts.path != "/:memory:"
     if is_file and not parts.query and not parts.fragment:
         path = Path(parts.path[1:])
@@ -454,16 +469,6 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
 
         return PostgresStore.open(url, schema=schema, clock=clock)
     raise _no_address(url)
-
-
-def _parts(url: object) -> SplitResult:
-    """Return the parts of an address, including line breaks, which `urlsplit` alone would drop."""
-    if not isinstance(url, str) or any(value < " " or "\ud800" <= value <= "\udfff" for value in url):
-        raise _no_address(url)
-    try:
-        return urlsplit(url)
-    except ValueError as error:
-        raise _no_address(url) from error
 
 
 def _no_address(url: object) -> ConfigError:
@@ -501,13 +506,3 @@ def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
     channels = PostgresLiveChannels(stores.store)
     opened.push_async_callback(channels.close)
     return channels
-
-
-def _build_request(item: Item, new_id: Ids) -> RunActivation:
-    if not isinstance(item, Item):
-        raise InvalidArgument(
-            f"it must be an Item, not {type(item).__name__}",
-            value=repr(item)[:80],
-            remedy="Item(thread, content)",
-        )
-    return item.request(new_id)

@@ -96,8 +96,9 @@ class Answer:
     approved: bool | None
     by: str = ""
     timed_out: bool = False
-    """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so that silence never
-    counts as approval.
+    """Whether nobody answered in time.
+
+    In that case, `text` is empty and `approved` is None, so that silence never counts as approval.
     """
     choice: str = ""
     """The chosen answer, if the question had choices."""
@@ -120,7 +121,8 @@ class Answer:
 def is_awaited(work: object) -> bool:
     """Return whether calls of this function must be awaited.
 
-    That is the case for a coroutine function, a `partial` of one, and an object with an async `__call__`.
+    Calls must be awaited for a coroutine function, a `partial` of one, and an object with an async
+    `__call__`.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
@@ -198,8 +200,9 @@ class Run:
         self.attempt = activation.attempt
         """The number of this attempt, which is the number of failed attempts plus 1."""
         self.interruptions = activation.interruptions
-        """The number of executions that the end of a server or a lost lease interrupted. They do not count as
-        attempts.
+        """The number of executions that the end of a server or a lost lease interrupted.
+
+        Interruptions do not count as attempts.
         """
         self.messages: Sequence[Message] = activation.messages
         """The messages to answer, in order."""
@@ -282,7 +285,12 @@ class Run:
                 used = sum(uses, Usage())
                 # the usage of a step that failed is counted when the execution ends
                 self._memory.usage += used
-            await self._keep_step(name, value, used)
+            # Store the result of a step, and count the usage of the step in the same commit.
+            payload: dict[str, Json] = {"name": name, "value": value}
+            if used != Usage():
+                payload["used"] = {item: getattr(used, item) for item in _USES}
+            await self._keep(STEP, name, payload, spends=self._control.spends(used))
+            self._memory.counted += used
             if returns is None:
                 return result
         return value if returns is None else typed(value, returns, f"the result of step {name!r}")
@@ -371,7 +379,11 @@ class Run:
         before = self._memory.waited.get(call_id)
         wakes_at = before.expires_at if before is not None else None
         if wakes_at is None:
-            wakes_at = _instant(until, now)
+            if isinstance(until, datetime):
+                wakes_at = instant_of(until, "the time of sleep")
+            else:
+                span = given_duration(until, "until (unless it is a datetime)")
+                wakes_at = _in_range(now + max(milliseconds(span), 0), span)
         is_set_back = not isinstance(until, datetime) and before is not None and before.updated_at > now
         if (
             wakes_at <= now or is_set_back
@@ -504,14 +516,6 @@ class Run:
             trace = self._activation.trace
             payload: dict[str, Json] = {item: getattr(used, item) for item in _USES}
             await self._keep(SPENT, f"{trace.dispatch_id}/{trace.session_id}", payload, spends=spends)
-
-    async def _keep_step(self, name: str, value: Json, used: Usage) -> None:
-        """Store the result of a step, and count the usage of the step in the same commit."""
-        payload: dict[str, Json] = {"name": name, "value": value}
-        if used != Usage():
-            payload["used"] = {item: getattr(used, item) for item in _USES}
-        await self._keep(STEP, name, payload, spends=self._control.spends(used))
-        self._memory.counted += used
 
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
@@ -721,10 +725,3 @@ def _in_range(instant: int, given: timedelta) -> int:
             remedy="use a shorter time; to let a question wait without limit, leave out its timeout",
         )
     return instant
-
-
-def _instant(until: Duration | datetime, now: int) -> int:
-    if isinstance(until, datetime):
-        return instant_of(until, "the time of sleep")
-    span = given_duration(until, "until (unless it is a datetime)")
-    return _in_range(now + max(milliseconds(span), 0), span)

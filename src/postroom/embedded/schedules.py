@@ -130,7 +130,10 @@ class RunSchedules:
             attempts=attempts,
             interruptions=interruptions,
         )
-        _refuse_unfit(submission)
+        # Refuse work that could not be enqueued when a tick is due.
+        request = submission.request("schedule")
+        refuse_bad_delivery(request)
+        validate_run_inputs(request.thread_id, request.messages, allow_empty=False, new_id=lambda: "")
         payload = msgspec.to_builtins(submission)
         schedule = new_schedule(
             RUN,
@@ -185,10 +188,3 @@ class RunSchedules:
 def _text(name: str) -> str:
     refuse_other_id("the name of a schedule", name)
     return name
-
-
-def _refuse_unfit(submission: _Submission) -> None:
-    """Refuse work that could not be enqueued when a tick is due."""
-    request = submission.request("schedule")
-    refuse_bad_delivery(request)
-    validate_run_inputs(request.thread_id, request.messages, allow_empty=False, new_id=lambda: "")

@@ -43,7 +43,7 @@ class LengthUnit(StrEnum):
     def fitting(self, text: str, start: int, room: int) -> int:
         """Return the greatest `end` such that `text[start:end]` is at most `room` units long.
 
-        This call reads at most `room` code points, regardless of the length of the text.
+        The call reads at most `room` code points, regardless of the length of the text.
         """
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:
@@ -121,7 +121,7 @@ class ChannelCapabilities:
     holds_requests: bool = False
     """Whether senders hold a request open until they get the answer.
 
-    If so, failures are reported without waiting for retries.
+    If senders hold requests open, failures are reported without waiting for retries.
     """
     rates: RateLimits = field(default_factory=RateLimits)
     """The platform's rate limits."""
@@ -143,6 +143,6 @@ def refuse_small_limit(limit: int) -> None:
     """
     if limit < SMALLEST_LIMIT:
         raise InvalidArgument(
-            f"the limit of {limit} for a message is too small; use {SMALLEST_LIMIT} or more",
+            f"the limit of {limit} for the length of a message is too small; use {SMALLEST_LIMIT} or more",
             value=limit,
         )

@@ -57,7 +57,7 @@ class ChatSettings:
         if not name:
             return "\n".join([await self._line(item, session, source) for item in SETTINGS])
         if name not in SETTINGS:
-            return f"There is no setting {name[:40]!r}. Settings: {', '.join(SETTINGS)}."
+            return f"There is no setting {name[:40]!r}. The settings are: {', '.join(SETTINGS)}."
         if not value:
             return await self._line(name, session, source)
         if not self.may_choose(name, source):
@@ -108,7 +108,11 @@ class ChatSettings:
                         mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1)
                     )
                 if policy is None:
-                    raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")
+                    raise _no_choice(
+                        value,
+                        "write none, daily 4 (a new conversation each day at that "
+                        "hour, 0 to 23) or idle 2h (after 2 hours without a message)",
+                    )
                 return {**structs.asdict(policy), "mode": policy.mode.value}
             case "quiet":
                 is_off = value.casefold() == QUIET_OFF
@@ -116,7 +120,9 @@ class ChatSettings:
             case "voice":
                 return self._check_voice(value.casefold(), source)
             case "model" if source.agent in self._config.programs:
-                raise _no_choice(value, "the agent of this chat is not a model of the gateway")
+                raise _no_choice(
+                    value, "choose another agent first: the agent of this chat uses no model of the gateway"
+                )
             case _ if len(value) > _MAX_LENGTH or not value.strip():
                 raise _no_choice(value, f"write at most {_MAX_LENGTH} characters")
             case _:
@@ -127,9 +133,9 @@ class ChatSettings:
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:
-            raise _no_choice(value, "the operator has not set a speech endpoint (speech_url in [agent])")
+            raise _no_choice(value, "ask the operator to set a speech endpoint (speech_url in [agent])")
         if source.platform in ANSWER_ONLY:
-            raise _no_choice(value, "this channel accepts no files")
+            raise _no_choice(value, "use voice in another channel: this channel accepts no files")
         return value
 
     async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:

@@ -148,9 +148,9 @@ class Commands:
                 if chat_session.thread_id != session.thread_id
             ]
             if any(other is not None for other in others):
-                lines[1] = "Active: yes, with another agent of this chat"
+                lines[1] = "Active: yes, but the run belongs to another agent of this chat"
             elif questions:
-                lines[1] = "Active: no, a question waits for an answer"
+                lines[1] = "Active: no, the run waits for the answer to a question"
         lines += [f"Question ({question.number}): {question.text}" for question in questions]
         return "\n".join(lines)
 
@@ -182,7 +182,7 @@ class Commands:
             if call.words.lower() == "all":
                 dropped += await self._handover.dropped(session.thread_id)
             is_at_work = await self._handover.active(session.thread_id) is not None
-            if await self._handover.stop(session.thread_id):
+            if await self._handover.cancel(session.thread_id):
                 stopping, ended = stopping or is_at_work, ended or not is_at_work
             waiting += len(await self._run_queue.pending(session.thread_id))
         lines = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
@@ -191,7 +191,7 @@ class Commands:
             lines = [wording.STOPPED]
         lines += _format_list("Dropped", [message.text() for message in dropped])
         if waiting:
-            lines.append(f"{waiting} waiting, to be answered next; /stop all drops them.")
+            lines.append(f"{waiting} waiting, to be answered next; /stop all removes them.")
         return "\n".join(lines) or None
 
     async def _queue(self, call: CommandCall) -> str | None:
@@ -202,7 +202,7 @@ class Commands:
 
     async def _handed_over(self, call: CommandCall, mode: BusyPolicy) -> str | None:
         if not call.words and not call.event.media:
-            return f"Add a text: /{mode.value} <text>"
+            return f"Write a text after the command: /{mode.value} <text>"
         session, _ = await self._sessions.of(call.key, call.source)
         call.event.text = call.words
         admission = await self._handover.hand_over(call.event, session, mode=mode)
@@ -224,7 +224,7 @@ class Commands:
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
-            return "Add a text: /background <text>"
+            return "Write a text after the command: /background <text>"
         source = call.source
         unique = f"beside-{call.event.inbound_id}"
         beside = thread_name(source.platform.value, source.account, unique, source.agent)
@@ -238,7 +238,7 @@ class Commands:
     async def _new(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
         dropped = await self._handover.dropped(session.thread_id)
-        stopped = await self._handover.stop(session.thread_id)
+        stopped = await self._handover.cancel(session.thread_id)
         await self._sessions.begin_anew(call.key, call.source)
         lines = ["Started a new conversation."]
         if stopped:
@@ -261,7 +261,7 @@ class Commands:
         try:
             await self._sessions.changed(call.key, lambda one: replace(one, title=title))
         except DuplicateRecord:
-            return f"Another conversation here has the title {title!r}."
+            return f"Another conversation in this chat already has the title {title!r}."
         return f"Title: {title}"
 
     async def _resume(self, call: CommandCall) -> str:
@@ -272,7 +272,7 @@ class Commands:
             if thread.thread_id != session.thread_id
         ]
         if not known_threads:
-            return "There are no earlier conversations here."
+            return "There are no earlier conversations in this chat."
         if not call.words:
             titles = [
                 f"{place}. {thread.title or 'untitled'}"
@@ -284,7 +284,7 @@ class Commands:
         if chosen is None and re.fullmatch("[0-9]{1,6}", wanted) and 0 < int(wanted) <= len(known_threads):
             chosen = known_threads[int(wanted) - 1]
         if chosen is None:
-            return f"No conversation here has the title {wanted!r}; /resume lists them."
+            return f"No conversation in this chat has the title {wanted!r}; /resume lists the conversations."
         await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)
         return f"Resumed: {chosen.title or 'untitled'}"
 
@@ -292,7 +292,7 @@ class Commands:
         from_here = re.match(r"@(\d{1,6}):(\d{1,15})\s+", call.words, re.ASCII)
         requested_words = call.words[from_here.end() :] if from_here else call.words
         if not (words := requested_words.casefold().split()):
-            return "Add search words: /search <words>"
+            return "Write the words to search for: /search <words>"
         first, before = (int(from_here[1]), int(from_here[2])) if from_here else (0, None)
         texts, looked_at = list[str](), 0
         conversations = (await self._sessions.threads(call.key))[first:]
@@ -316,7 +316,7 @@ class Commands:
                     return "\n".join(texts[:_MAX_LISTED])
                 if looked_at >= _MAX_SEARCHED:
                     rest = (
-                        f"Searched {looked_at} messages. For older messages: /search "
+                        f"Searched {looked_at} messages. To search older messages: /search "
                         f"@{place}:{before} {requested_words}"
                     )
                     return "\n".join([*texts, rest])
@@ -331,7 +331,7 @@ class Commands:
         shown = await self._shown_runs(session)
         gone = shown[-number:]
         if not gone:
-            return "There is nothing to undo."
+            return "There is no exchange that could be removed."
         if not await self._hide(session, gone):
             return wording.too_much_forgotten(MAX_HIDDEN)
         return f"Removed the last {len(gone)} exchanges." if len(gone) > 1 else "Removed the last exchange."
@@ -342,7 +342,7 @@ class Commands:
             return wording.AT_WORK
         shown = await self._shown_runs(session)
         if not shown:
-            return "There is no message to answer again."
+            return "There is no earlier message that could be answered again."
         last = shown[-1]
         ids = last.input.trigger_message_ids if last.input else ()
         messages = [
@@ -376,7 +376,10 @@ class Commands:
 
     async def _inbox(self, call: CommandCall) -> str:
         if not self._sees_all(call.source):
-            return "/inbox shows the questions of all projects: only owners can use it, in a direct message."
+            return (
+                "/inbox shows the questions of all projects, so only owners can use it, and only in a "
+                "direct message."
+            )
         return await self._questions.inbox(call.words)
 
     def _sees_all(self, source: SessionSource) -> bool:
@@ -416,9 +419,9 @@ class Commands:
         number, _, text = call.words.partition(" ")
         message = int(number) if number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS else 0
         if not message or not text.strip():
-            return "Add a number and a text: /reply <number> <text>"
+            return "Write a number and a text after the command: /reply <number> <text>"
         if self._mail is None:
-            return "This chat receives no messages."
+            return "This chat receives no messages from agents, so there is nothing to reply to."
         source = call.source
         address = source.address
         line = (
@@ -450,7 +453,7 @@ class Commands:
         Without a name, summarise the agent's project.
         """
         if self._mail is None:
-            return "This chat receives no messages."
+            return "This chat receives no messages from agents."
         session, _ = await self._sessions.of(call.key, call.source)
         kept_setting = session.settings.get(_CAUGHT_UP)
         by_slug = (
@@ -487,7 +490,7 @@ class Commands:
             return "\n".join(lines) or "No schedules or reminders."
         number = int(words[1]) if len(words) == 2 and words[1].isascii() and words[1].isdecimal() else 0
         if self._reminders is None or not 0 < number <= len(kept_schedules):
-            return "There is no schedule with this number; /every lists them."
+            return "There is no schedule with this number; /every lists the schedules."
         await self._reminders.kept.remove(CHAT, kept_schedules[number - 1].name)
         return f"Removed: {in_words(kept_schedules[number - 1])}"
 
@@ -617,7 +620,7 @@ class Command:
     decides_session: bool = False
     """Whether the command changes the session of later messages in its chat.
 
-    Those messages wait for the command.
+    Later messages wait for a command that changes their session.
     """
 
     def refusal(self, name: str, words: str) -> str | None:
@@ -641,7 +644,7 @@ COMMANDS = (
         name="help",
         run=Commands._help,
         usage="[command]",
-        help="list the commands, or explain one",
+        help="list the commands, or explain one command",
         role=PersonRole.VIEWER,
     ),
     Command(
@@ -664,14 +667,14 @@ COMMANDS = (
         run=Commands._agent,
         decides_session=True,
         usage="[name]",
-        help="show the agent of this chat, or choose another",
+        help="show the agent that answers in this chat, or choose another",
     ),
     Command(
         name="model",
         run=Commands._model,
         is_for_agents=True,
         usage="[name|default]",
-        help="show the model of this chat, or choose another",
+        help="show the model that answers in this chat, or choose another",
     ),
     Command(
         name="queue",
@@ -680,7 +683,7 @@ COMMANDS = (
         gives_words=True,
         usage="<text>",
         aliases=("q",),
-        help="queue this text for a separate run",
+        help="run this text separately, after the active run",
     ),
     Command(
         name="steer",
@@ -708,7 +711,8 @@ COMMANDS = (
         run=Commands._set_by_command,
         is_for_agents=True,
         usage="[on|off|default]",
-        help=f"send answers of up to {MAX_SPOKEN_LENGTH:,} characters also as speech, or only as text",
+        help=f"send answers of up to {MAX_SPOKEN_LENGTH:,} characters also as speech (on), or only as "
+        "text (off)",
     ),
     Command(
         name="new",
@@ -774,14 +778,14 @@ COMMANDS = (
         name="inbox",
         run=Commands._inbox,
         usage="[number | after number]",
-        help="list the open questions of all agents, or show one of them whole",
+        help="list the open questions of all agents, or show one question in full",
         role=PersonRole.OPERATOR,
     ),
     Command(
         name="remind",
         run=Commands._remind,
         usage="<span> <text>",
-        help="get a reminder after this time, for example 10m",
+        help="send a reminder to this chat after a time, for example 10m",
     ),
     Command(
         name="every",
@@ -798,23 +802,29 @@ COMMANDS = (
         run=Commands._link,
         decides_session=True,
         usage="[code | apart | together]",
-        help="share one conversation between your direct chats on several channels",
+        help="let your direct chats on several channels share one conversation",
         form="[A-Z2-9]{8}|apart|together",
         takes="a code of 8 characters, `apart`, `together` or nothing",
     ),
     Command(
-        name="unlink", run=Commands._unlink, decides_session=True, help="unlink this chat from the others"
+        name="unlink",
+        run=Commands._unlink,
+        decides_session=True,
+        help="end the link between this chat and your other chats",
     ),
     Command(
         name="catchup",
         run=Commands._catchup,
         usage="[project]",
-        help="summarise what happened in a project since the last summary in this chat",
+        help="summarize what happened in a project since the last summary in this chat",
         role=PersonRole.OPERATOR,
     ),
-    Command(name="here", run=Commands._here, help="receive messages of agents to you in this chat"),
+    Command(name="here", run=Commands._here, help="receive the messages that agents send you in this chat"),
     Command(
-        name="reply", run=Commands._reply, usage="<number> <text>", help="reply to a message in this chat"
+        name="reply",
+        run=Commands._reply,
+        usage="<number> <text>",
+        help="reply to an agent's message in this chat",
     ),
     Command(
         name="background",
@@ -829,7 +839,7 @@ COMMANDS = (
         name="sethome",
         run=Commands._sethome,
         aliases=("set-home",),
-        help="use this chat as the home channel",
+        help="send answers that have no chat of their own to this chat",
         role=PersonRole.OWNER,
     ),
 )

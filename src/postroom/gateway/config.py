@@ -1,4 +1,4 @@
-"""The configuration of the gateway. Its records are the tables of `gateway.toml`."""
+"""The configuration of the gateway. The records of this module are the tables of `gateway.toml`."""
 
 import re
 from collections import Counter
@@ -52,7 +52,7 @@ def _policy(value: object) -> BusyPolicy:
 def _minutes(value: object) -> int:
     duration = duration_of(value)
     if duration % _MINUTE:
-        raise ValueError("write whole minutes, 1m or more")
+        raise ValueError("write a number of whole minutes, 1m or more")
     return duration // _MINUTE
 
 
@@ -234,7 +234,7 @@ class Route(Table, frozen=True, kw_only=True):
     def reads_words(self) -> bool:
         """Whether the route has conditions on the text of messages.
 
-        If so, the route also matches messages that are not addressed to the bot.
+        A route with such conditions also matches messages that are not addressed to the bot.
         """
         return bool(self.mention or self.pattern)
 
@@ -290,7 +290,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     max_message_age: Duration = timedelta(hours=1)
     """The age above which a message that a crash left over is no longer answered.
 
-    Its sender gets a notice.
+    The sender of such a message gets a notice.
     """
     keep_messages: Duration = timedelta(days=7)
     """How long an answered message is kept.

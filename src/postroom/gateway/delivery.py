@@ -79,7 +79,10 @@ class OutgoingMessage:
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A shown draft that could not be edited into the text. It is deleted after the text has arrived."""
+    """A shown draft that could not be edited into the text.
+
+    The draft is deleted after the text has arrived.
+    """
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
@@ -152,7 +155,7 @@ class OutgoingMessage:
 
 _LOG = get_logger(__name__)
 _MAX_CARDS = 50
-_NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not connected here")
+_NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "the chat's channel is not connected to this server")
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 
@@ -247,10 +250,14 @@ class Delivery:
         try:
             reply = Reply.of(row)
         except msgspec.ValidationError as error:
-            return await self._given_up(row, None, _Closes(), f"it cannot be read: {type(error).__name__}")
+            return await self._given_up(
+                row, None, _Closes(), f"the stored reply cannot be read: {type(error).__name__}"
+            )
         if reply.kind is ReplyKind.UPDATE:
             self._metrics.gave_up()
-            return NotPerformed(error=reply.error or "an update could not be processed", final=True)
+            return NotPerformed(
+                error=reply.error or "an update from the platform could not be processed", final=True
+            )
         address, closes = await self._answered(row, reply)
         if closes.is_done and row.may_have_arrived:
             # an earlier release died after it had closed the messages, and before it acknowledged the row
@@ -258,9 +265,11 @@ class Delivery:
         # After the first attempt, the age counts from the row's creation. Before, it may have waited.
         since = row.created_at if row.attempt_count > 1 else max(row.created_at, row.available_at)
         if self._clock.now() - since > milliseconds(self._config.max_age):
-            return await self._given_up(row, reply, closes, "it is too old to be sent")
+            return await self._given_up(
+                row, reply, closes, "the reply is older than max_age, so it is not sent"
+            )
         if address is None:
-            return await self._given_up(row, reply, closes, "its target is unknown")
+            return await self._given_up(row, reply, closes, "the chat of the reply is unknown")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Read before the text is sent, because if the store fails later, the text would be sent again.
@@ -270,7 +279,9 @@ class Delivery:
         if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
             # After claiming the row, this server lost the channel: it was frozen, or is stopping.
             rest = UNTOLD_MS if is_served else 0
-            return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
+            return NotPerformed(
+                error="another server is connected to the chat's channel", untried=True, not_before_ms=rest
+            )
         if not result.success:
             return await self._handle_failure(row, reply, closes, result)
         # The outcome of a delivered row, with the change that closes the answered messages.
@@ -287,7 +298,7 @@ class Delivery:
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
         """Return the address of a reply and the messages that it closes.
 
-        Both are looked up if the reply does not contain them.
+        The address and the messages are looked up if the reply does not contain them.
         """
         if reply.says_where and reply.source is not None and not row.may_have_arrived:
             source = SessionSource.from_dict(reply.source)
@@ -404,14 +415,14 @@ class Delivery:
             return result
         outgoing.marks_step = False
         if not result.success:
-            text = wording.file_not_sent(file.name, result.error or "the chat rejected it")
+            text = wording.file_not_sent(file.name, result.error or "the chat rejected the file")
             return await adapter.send(source.chat_id, text, None, metadata)
         return result
 
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Prepare the text of a reply for sending. It replaces the draft if this adapter shows one.
+        """Prepare the text of a reply for sending. The text replaces the draft if this adapter shows one.
 
         If the channel can edit messages, the text before a question is a separate message and stays.
         Otherwise the question's first card begins with that text. A text that is already shown above an
@@ -599,10 +610,12 @@ class Delivery:
         """Make a row a dead letter, and store the reason with the inbound messages that get no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
-            await self._mail.lost(reply.mail_key, f"the chat rejected it: {why}")
+            await self._mail.lost(reply.mail_key, f"the chat rejected the message: {why}")
         self._metrics.gave_up()
         self._presenter.seen.clear(closes.inbound_ids)
-        return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))
+        return NotPerformed(
+            error=why, final=True, also=closes.change(f"the reply could not be delivered: {why}")
+        )
 
 
 def _digest_of_text(reply: Reply) -> str:
@@ -636,7 +649,9 @@ class MailOutbox:
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Store a message for a chat in an open transaction. It will be delivered, or its loss reported.
+        """Store a message for a chat in an open transaction.
+
+        The message will be delivered, or its loss will be reported.
 
         The message's files are sent after it. The chat gets a notice about each file that cannot be sent
         there.

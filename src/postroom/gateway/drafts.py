@@ -8,9 +8,9 @@
 A returned step is in progress until `done` or `failed` reports its outcome. Until then, no other step is
 returned.
 
-A draft shows the beginning of the text received so far. A draft only grows. It never contains an unclosed
-fence or an incomplete fence line. It stops growing when one message is full. The remaining text is sent with
-the final answer. The first part of the answer may be cut at a better position than the draft.
+A draft shows the beginning of the text received so far. A draft only grows. A draft never contains an
+unclosed fence or an incomplete fence line. A draft stops growing when one message is full. The remaining text
+is sent with the final answer. The first part of the answer may be cut at a better position than the draft.
 """
 
 import re
@@ -119,7 +119,7 @@ class Draft:
     def finish(self) -> bool:
         """End the draft; return whether it can be edited into the answer.
 
-        Otherwise the answer is sent as a new message.
+        If it cannot, the answer is sent as a new message.
         """
         stands = not self._is_over and self._under_way is None and self._shown is not None
         self._is_over = True
@@ -140,7 +140,7 @@ class Draft:
     def _end_step(self, verb: str) -> Look:
         look, self._under_way = self._under_way, None
         if look is None:
-            raise IllegalTransition(f"the draft has no active step that could be {verb}", value=verb)
+            raise IllegalTransition(f"no step of this draft is active, so none can be {verb}", value=verb)
         return look
 
     def _look(self, now: int) -> Step:
@@ -182,7 +182,7 @@ class Draft:
 def settled(draft: str) -> str:
     """Return the part of a draft that later versions will not change.
 
-    This omits white space at the end, and a closing fence that was added only for display.
+    The result omits white space at the end, and a closing fence that was added only for display.
     """
     text = draft.rstrip()
     match = _CLOSING_FENCE.search(text)

@@ -80,7 +80,7 @@ class MessageEvent:
     message_id: str | None = None
     """The message's permanent id within its chat.
 
-    It is the same if the platform delivers the message again.
+    The id is the same if the platform delivers the message again.
     """
     media: tuple[Attachment, ...] = ()
     reply_to_message_id: str | None = None

@@ -60,7 +60,7 @@ Earlier attempts fail and are retried.
 _TRIES_UNCONNECTED = 12
 """The same number if the channel of the file is not connected now.
 
-This attempt continues without the file.
+The last attempt continues without the file.
 """
 _CONNECTED_SECONDS = 20.0
 """How long an execution waits for its channel, because a run may start before the channel has connected."""
@@ -119,17 +119,17 @@ class ChatFiles:
             )
         except OSError as error:
             _LOG.error("file.not_scanned", reason=error.strerror or type(error).__name__)
-            return "it could not be scanned"
+            return "the virus scanner failed"
         try:
             async with asyncio.timeout(_SCAN_SECONDS):
                 code = await process.wait()
         except TimeoutError:
-            return "it could not be scanned in time"
+            return "the virus scanner did not finish in time"
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return None if code == 0 else "the scanner rejected it"
+        return None if code == 0 else "the virus scanner rejected the file"
 
 
 class FilesOfRun(RunFiles):
@@ -179,7 +179,7 @@ class FilesOfRun(RunFiles):
         content = storable(text).encode()
         if not plain_name(name):
             raise InvalidArgument(
-                "the name of the file cannot be used", value=name[:200], remedy="use a name such as notes.txt"
+                "the file's name cannot be used", value=name[:200], remedy="use a name such as notes.txt"
             )
         if not content:
             raise InvalidArgument(
@@ -244,7 +244,8 @@ class FilesOfRun(RunFiles):
             adapter = self._files.adapter_of(self._thread_id)
             if adapter is None:
                 raise ServerUnavailable(
-                    "its channel is not connected here", remedy="see `postroom gateway status`"
+                    "the chat's channel is not connected to this server",
+                    remedy="see `postroom gateway status`",
                 )
             most = self._files.most()
             if file.size > most:
@@ -256,7 +257,7 @@ class FilesOfRun(RunFiles):
                     await liveness.reached()
             except TimeoutError:
                 raise ServerUnavailable(
-                    "its channel is not connected", remedy="see `postroom gateway status`"
+                    "the chat's channel is not connected", remedy="see `postroom gateway status`"
                 ) from None
             attachment = Attachment(
                 kind=MessageType.of_file(block.type),
@@ -275,11 +276,11 @@ class FilesOfRun(RunFiles):
         except PostroomError as error:
             if error.retryable and self._attempt < self._tries():
                 raise
-            why = f"it could not be downloaded: {error.message}"
+            why = f"the file could not be downloaded: {error.message}"
         except Exception as error:
             # the adapter raised, which it must not: the message is processed without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
-            why = f"it could not be downloaded: {type(error).__name__}"
+            why = f"the file could not be downloaded: {type(error).__name__}"
         record = replace(file, missing=why)
         await self._keep(record, wording.file_missing(file.name, why))
         return record
@@ -293,7 +294,7 @@ class FilesOfRun(RunFiles):
     async def _check_file(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Determine the type of a file from its bytes, and store the file."""
         if not found.size:
-            raise InvalidArgument("it is empty")
+            raise InvalidArgument("the file is empty")
         head = await asyncio.to_thread(head_of, found.path)
         media_type = media_type_of(head, block.data.get("name"), is_sound=block.type == "audio")
         most = self._files.most(media_type)
@@ -311,7 +312,7 @@ class FilesOfRun(RunFiles):
         transcript, why = await self._written_down(found.path, record)
         notice = None
         if why is not None:
-            record = replace(record, missing=f"it could not be transcribed: {why}")
+            record = replace(record, missing=f"the recording could not be transcribed: {why}")
             notice = wording.not_transcribed(record.name, why)
         record = replace(record, transcript=transcript)
         await self._store.put_bytes(found)
@@ -329,10 +330,10 @@ class FilesOfRun(RunFiles):
             _LOG.warning("file.not_transcribed", reason=error.describe())
             return None, error.message
         except TimeoutError:
-            _LOG.warning("file.not_transcribed", reason="it took too long")
-            return None, "it took too long"
+            _LOG.warning("file.not_transcribed", reason="the transcription took too long")
+            return None, "the transcription took too long"
         if not transcript.strip():
-            return None, "it contains no spoken words"
+            return None, "the recording contains no spoken words"
         return storable(transcript.replace("\0", ""))[:MAX_TRANSCRIPT_LENGTH], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
@@ -363,7 +364,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
         async for piece in store.content(one.sha256):  # only the first bytes are needed
             head = head or piece[:SNIFFED_BYTES]
     except UnknownMessage:
-        return replace(file, missing="its message was deleted")
+        return replace(file, missing="the message with this file was deleted")
     return replace(file, media_type=media_type_of(head, one.name))
 
 

@@ -234,7 +234,7 @@ class Gateway:
         return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a channel, whatever its state. Its `liveness` then shows the result."""
+        """Reconnect a channel, whatever its state. The adapter's `liveness` then shows the result."""
         await self._connect(adapter, is_reconnect=True)
         await self._write_status("running")
 
@@ -295,7 +295,7 @@ class Gateway:
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
         """Deliver at once the messages that another server was sending when it ended.
 
-        They are marked as possible duplicates.
+        The messages are marked as possible duplicates.
         """
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:
@@ -349,7 +349,10 @@ class Gateway:
             async with asyncio.timeout_at(ends_at) as self._flushing:
                 await self._relay.idle(CHAT_KIND)
         except TimeoutError:
-            _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
+            _LOG.warning(
+                "gateway.not_all_delivered",
+                reason="the time for the last deliveries ended; the other answers stay stored",
+            )
         except PostroomError as error:
             _LOG.warning("gateway.not_all_delivered", reason=error.describe())
         finally:

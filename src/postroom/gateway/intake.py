@@ -49,7 +49,7 @@ MAX_TEXT_SIZE = 1_000_000
 """Maximum characters of one message."""
 _FORGOTTEN = "forgotten_answers"
 """The session setting in which earlier releases listed the messages whose answers must not be shown."""
-_CANCELLED = "cancelled by its caller"
+_CANCELLED = "the caller cancelled the request"
 """The reason stored with a message whose caller hung up or cancelled it."""
 _CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
@@ -112,7 +112,7 @@ class Intake:
         """Store a message that is addressed to the bot, and let the worker of its chat handle it."""
         await self._open.wait()
         if self.tasks.closed:
-            raise StoreUnavailable("the gateway is ending; send it again")
+            raise StoreUnavailable("the gateway is shutting down; send the message again")
         known_source = (
             None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
         )
@@ -412,7 +412,9 @@ class Intake:
                 message.body, inbound_id=message.inbound_id, revision=message.revision
             )
         except (KeyError, TypeError, ValueError) as error:
-            await self._reject(message.inbound_id, f"it cannot be read: {type(error).__name__}")
+            await self._reject(
+                message.inbound_id, f"the stored message cannot be read: {type(error).__name__}"
+            )
             return False
         if event.source is None:
             return False

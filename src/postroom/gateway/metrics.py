@@ -39,7 +39,10 @@ class GatewayMetrics:
         self._counted: dict[str, Counter] = {}
         """The message counters by outcome, cached because looking up a label costs more than counting."""
         self._open = Gauge(
-            "postroom_chat_messages_open", "Messages without an answer so far", ["status"], registry=registry
+            "postroom_chat_messages_open",
+            "Inbound messages that have no answer yet",
+            ["status"],
+            registry=registry,
         )
         self._deliveries = Counter(
             "postroom_chat_delivery_failures_total",
@@ -57,7 +60,7 @@ class GatewayMetrics:
             "postroom_chat_replies_given_up_total", "Undelivered answers", registry=registry
         )
         self._channel_up = Gauge(
-            "postroom_chat_channel_up", "Whether a channel receives", ["platform"], registry=registry
+            "postroom_chat_channel_up", "Whether a channel receives messages", ["platform"], registry=registry
         )
 
     def message(self, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""Notices that the gateway itself sends. They are stored and delivered like answers."""
+"""Notices that the gateway itself sends. Notices are stored and delivered like answers."""
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent

@@ -222,7 +222,9 @@ def _not_open(
     """Return why a decision answers no question, with a list of the questions that are open now."""
     if number is None:
         text = (
-            "Not answered: write the question's number first." if asked else "There is no open question here."
+            "Not answered: the number of the question must come first."
+            if asked
+            else ("This chat has no open question.")
         )
     elif answered:
         text = f"Question {number} was answered already. {answered}"

@@ -3,8 +3,9 @@
     /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is queued, the schedule ends
     /every  ─▶ a schedule ─▶ at each tick, in one change: the text is sent to the agent of the chat
 
-They use the same schedules as runs. So each tick happens exactly once, even after restarts and with several
-processes. If a person may no longer write, their schedules are removed when they are next due.
+Reminders and repeated tasks use the same schedules as runs. So each tick happens exactly once, even after
+restarts and with several processes. If a person may no longer write, their schedules are removed when they
+are next due.
 """
 
 import re
@@ -184,7 +185,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     """Parse a repeated message to the agent; return its time and its text.
 
     Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` applies to a time without a zone. Zone
-    names are not case-sensitive. This call blocks, because it reads the names of the time zones.
+    names are not case-sensitive. The call blocks, because it reads the names of the time zones.
 
     Raises:
         InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
@@ -258,7 +259,7 @@ def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
 def next_time(schedule: Schedule) -> str:
     """Return the next time of a schedule, such as `Mon 2026-11-30 18:30 CET`.
 
-    This call blocks, because it reads the time zone.
+    The call blocks, because it reads the time zone.
     """
     moment = datetime.fromtimestamp((schedule.next_at or 0) / 1_000, ZoneInfo(schedule.zone))
     return f"{_DAYS[moment.isoweekday() % 7].title()} {moment:%Y-%m-%d %H:%M %Z}"

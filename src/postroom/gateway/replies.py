@@ -49,7 +49,7 @@ class ReplyKind(StrEnum):
     CARD = "card"
     """A question was answered, or a notice's button was pressed, so the card must be updated."""
     UPDATE = "update"
-    """A raw update that could not be processed. It is not sent, but becomes a dead letter."""
+    """A raw update that could not be processed. The update is not sent, but becomes a dead letter."""
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -264,7 +264,7 @@ def card_of(question: Question, before: str = "") -> Card:
                 for place, choice in enumerate(wanted.choices, start=1)
             )
         case _:
-            how = f"To answer, send {how_to_answer(question)}. A reply to this message is an answer, too."
+            how = f"To answer, send {how_to_answer(question)}. You can also reply to this message."
     who = f"From {wanted.who}." if wanted.to or wanted.not_by else ""
     parts = (wanted.permits, before, question.text, who, how)
     return Card(text="\n\n".join(filter(None, parts)), buttons=buttons)
@@ -287,7 +287,7 @@ def how_to_answer(question: Question) -> str:
         case QuestionKind.TEXT:
             return f"/answer {number} <text>"
         case QuestionKind.FILE:
-            return f"on its page, with a file: question {number} takes no command"
+            return f"on its page, with a file: no command can answer question {number}"
     fields = "; ".join(f"{field.name} = <{field.described}>" for field in wanted.fields)
     return f"/answer {number} {fields}"
 

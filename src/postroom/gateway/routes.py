@@ -56,7 +56,11 @@ def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = No
         return Decision(replied, "the message replies to this agent")
     if chosen is not None and chosen in open_to:
         return Decision(chosen, "chosen with /agent")
-    why = f"rule {routes.index(last) + 1}: {last}" if last in routes else "no rule before [agent] matches"
+    why = (
+        f"rule {routes.index(last) + 1}: {last}"
+        if last in routes
+        else ("no earlier rule matches, so [agent] applies")
+    )
     return Decision(last.agent, why)
 
 

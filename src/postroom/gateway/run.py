@@ -373,7 +373,7 @@ class GatewayRunner:
         if event.reply_to_message_id is not None and not event.is_command():
             await self.services.commands.read_as_answer(event, source, key)
         if "automatic" in event.metadata and not (event.metadata.get("may_be_a_person") and may_write):
-            reason = f"a machine sent it: {event.metadata['automatic']}"
+            reason = f"a program sent this message automatically: {event.metadata['automatic']}"
             await self._close(event, InboundStatus.REJECTED, reason=reason)
         elif event.is_command() and self._knows(source):
             reply = await self._obey(event, source, key)
@@ -396,7 +396,7 @@ class GatewayRunner:
                 lifetime = span_in_words(timedelta(milliseconds=self.config.pairing.code_ms))
                 text = wording.pairing(source.platform.value, code, lifetime)
                 await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
-            await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
+            await self._close(event, InboundStatus.REJECTED, reason="the sender may not write in this chat")
         elif event.is_empty:
             text = wording.nothing_to_read(event.unread)
             self.services.metrics.message("refused")
@@ -472,7 +472,7 @@ class GatewayRunner:
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
         if key in self.workers.stop_requested and admission.kind is AdmissionKind.STARTED:
-            await services.handover.stop(session.thread_id)
+            await services.handover.cancel(session.thread_id)
 
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
@@ -549,7 +549,10 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     def _knows(self, source: SessionSource) -> bool:
-        """Return whether a person has at least read access here. Each command checks its own permission."""
+        """Return whether a person has at least read access to this chat.
+
+        Each command checks its own permission.
+        """
         if self._is_user_authorized(source):
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
@@ -605,7 +608,7 @@ class GatewayRunner:
     async def stop(self) -> None:
         """Stop the runner, once.
 
-        It stops accepting messages, gives runs and answers time to finish, and notifies the agents.
+        The runner stops accepting messages, gives runs and answers time to finish, and notifies the agents.
 
         No accepted message is lost: work that did not end in time continues at the next start.
         """

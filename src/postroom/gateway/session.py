@@ -108,8 +108,9 @@ def build_session_key(
     """Return the session key of a source, such as `agent:main:telegram:dm:12345`.
 
     Different agents have separate sessions. Direct messages have one session for each chat and thread, but
-    all linked chats of a person share one. In other chats, each participant has a separate session. This can
-    be switched off, separately for groups and for threads. A colon within a part is escaped as `%3A`.
+    all linked chats of a person share one. In other chats, each participant has a separate session. Separate
+    sessions can be switched off, separately for groups and for threads. A colon within a part is escaped as
+    `%3A`.
     """
     chat_id = source.chat_id or None
     if source.person is not None:

@@ -58,7 +58,7 @@ class Sessions:
         self._new_id = new_id
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
         self._known: OrderedDict[str, ChatSession] = OrderedDict()
-        """A cache of stored sessions. It stays empty if other processes change sessions, too."""
+        """A cache of stored sessions. The cache stays empty if other processes change sessions, too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
         """Return the session of a message, and whether its reset policy has just reset it."""
@@ -203,7 +203,10 @@ class Sessions:
                 return self._cache_session(await self._store.put(after))
             except VersionConflict:
                 continue
-        raise VersionConflict(f"other writers changed session {key!r} {_TRIES} times in a row", value=key)
+        raise VersionConflict(
+            f"session {key!r} was changed by other writers during each of {_TRIES} attempts to change it",
+            value=key,
+        )
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
         """Move a group's sessions to the group's new id; return how many.

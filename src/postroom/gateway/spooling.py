@@ -81,5 +81,9 @@ def head_of(path: Path) -> bytes:
 
 def too_large(size: int, most: int) -> TooLarge:
     """Return the error for a file that is too large."""
-    why = f"it has {size:,} bytes; the limit is {most:,}" if most else "files of this kind are not accepted"
+    why = (
+        f"the file has {size:,} bytes; the limit is {most:,}"
+        if most
+        else "files of this type are not accepted"
+    )
     return TooLarge(why, value=size)

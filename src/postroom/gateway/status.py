@@ -99,9 +99,9 @@ class ScopedLocks:
         except Timeout as error:
             lock.release()
             raise ConfigError(
-                f"another process receives with the same {scope} token",
+                f"another process receives messages with the same {scope} token",
                 value=name,
-                remedy="stop that process, or use another bot for this one",
+                remedy="stop that process, or give this server another bot",
             ) from error
         self._held[scope, identity] = lock
 

@@ -93,7 +93,7 @@ _MAX_MARKS = 1_000
 _TURNS = 12
 """How many times the removal of a reaction or a notice asks for its turn.
 
-This takes about a minute in total.
+All these attempts take about a minute in total.
 """
 _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
@@ -183,7 +183,10 @@ class SeenMarks:
 
 
 async def _in_its_turn(call: Callable[[], Awaitable[SendResult]], timer: Timer) -> None:
-    """Repeat a call for about a minute, until the platform's limits allow it. Its result does not matter."""
+    """Repeat a call for about a minute, until the platform's limits allow it.
+
+    The result of the call does not matter.
+    """
     for _ in range(_TURNS):
         result = await call()
         if result.error != TOO_OFTEN:

@@ -45,7 +45,7 @@ class ToPeople:
         if latest.media:
             words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
         if self._mail is None:
-            return wording.not_passed_on(short_name(person), "this server has no mail here")
+            return wording.not_passed_on(short_name(person), "this server has no mail")
         # The name of the group, or of the sender in a direct chat.
         who = source.user_name or source.user_id or source.chat_id
         where = who if source.chat_type == "dm" else source.chat_name or source.chat_id

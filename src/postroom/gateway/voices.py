@@ -119,16 +119,18 @@ class Voices:
         try:
             reply = Reply.of(row)
         except msgspec.ValidationError as error:
-            return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
+            return NotPerformed(error=f"the stored answer cannot be read: {type(error).__name__}", final=True)
         source, rules = SessionSource.from_dict(reply.source or {}), self._config.delivery
         if row.attempt_count > rules.max_attempts:
             return self._give_up(row, reply, f"{rules.max_attempts} attempts failed")
         if self._clock.now() - row.created_at > milliseconds(rules.max_age):
-            return self._give_up(row, reply, "it is too old to be sent")
+            return self._give_up(row, reply, "the voice message is older than max_age, so it is not sent")
         adapter = self._delivery.adapter_of(row, source)
         if adapter is None or self._speaking.closed:
             return NotPerformed(
-                error="its channel is not connected here", untried=True, not_before_ms=UNTOLD_MS
+                error="the chat's channel is not connected to this server",
+                untried=True,
+                not_before_ms=UNTOLD_MS,
             )
         try:
             file = await self._speaking.complete(self._spoken(row, reply, adapter), name="speak")
@@ -175,7 +177,7 @@ class Voices:
                 await asyncio.to_thread(head_of, spooled_file.path), None, is_sound=True
             )
             if not media_type.startswith("audio/"):
-                raise ProviderFailed(f"the speech endpoint sent {media_type}, which is not audio")
+                raise ProviderFailed(f"the speech endpoint returned {media_type}, which is not audio")
             file = ChatFile(
                 thread_id=reply.thread_id,
                 message_id=message_id,

@@ -34,13 +34,13 @@ _OVER_A_LIMIT = {
     "token_budget": "Stopped: the run reached its limit of tokens.",
 }
 POSSIBLE_DUPLICATE = "(You may have received this before: the last attempt was interrupted.)"
-STARTING_UP = "The agent was still starting up, so the run was stopped before it began."
+STARTING_UP = "The agent was still starting, so the run was stopped before it began."
 STOPPING = "Stopping."
 BUSY = (
     "Rejected: the agent is busy. Send the message again later. This notice appears at most every 30 seconds."
 )
-AT_WORK = "Not done: the agent is busy. Send this command again after its answer, or send /stop first."
-NOTHING_TO_STOP = "There is no active run here."
+AT_WORK = "Not done: the agent is busy. Send this command again after the answer, or send /stop first."
+NOTHING_TO_STOP = "There is no active run in this chat."
 EDITED_TOO_LATE = "The agent had already read this message. Send the correction as a new message."
 EDITED_UNREAD = (
     "This edit is ignored, because the original message was withdrawn or rejected. Send it as a new message."
@@ -50,37 +50,41 @@ EDITED_UNREAD = (
 def edited_into(command: str) -> str:
     """Return the notice that a message edited into a command is neither performed nor read."""
     return (
-        f"The message that you changed to {command} was withdrawn, and the command was not executed: "
-        "send it as a new message."
+        f"You changed the message to the command {command}, so the message was withdrawn. The command was "
+        "not executed: send it as a new message."
     )
 
 
 DRAINING = "The server is restarting. Your message is stored and will be answered after the restart."
 NOT_ALLOWED = "You are not allowed to do that here."
-A_PERSON_ANSWERS = "A person answers here, not an agent: write your message."
+A_PERSON_ANSWERS = "A person answers in this chat, not an agent: write your message."
 WHEN_AND_WHAT = (
     "Add a time and a text. The time is from 1m (1s for /remind) to 366d; /every also accepts days "
     "with a time. Examples: /remind 10m Lock the door. /every mon,wed at 18:30 Europe/Berlin List "
     "the news."
 )
-ANSWERS_ONLY = "Not saved: this channel can only answer requests."
+ANSWERS_ONLY = "Not saved: this channel sends nothing except answers to requests."
 ONLY_LOOKS = "You have read-only access here: you can use /help and /status, but not send messages."
 READ_AT_NEXT_STEP = "The agent will read this at its next step."
-LINKED_WHERE = "Only direct chats can be linked, and not their threads."
-NOT_LINKED = "This chat is not linked; /link gives a code for linking."
+LINKED_WHERE = "Only direct chats can be linked, and not the threads in them."
+NOT_LINKED = "This chat is not linked to another chat; /link gives you a code."
 UNLINKED = "This chat is no longer linked and has its own conversation again."
-TOGETHER = "This chat shares one conversation with your other chats again."
+TOGETHER = "This chat and your other chats share one conversation again."
 APART = "This chat now has its own conversation; /link together undoes that."
 NOT_LINKED_BECAUSE = {
     LinkOutcome.UNKNOWN: "This code is not valid: send /link in your other chat for a new code.",
-    LinkOutcome.LOCKED: "Not checked: there were too many wrong codes here; try again later.",
-    LinkOutcome.OWN: "This code was made here: send it in your other chat.",
+    LinkOutcome.LOCKED: (
+        "The code was not checked, because too many wrong codes were sent here. Try again later."
+    ),
+    LinkOutcome.OWN: "This code was made in this chat: send it in your other chat.",
     LinkOutcome.TOGETHER: "These two chats are already linked.",
-    LinkOutcome.OTHER: "Both chats are already linked with other chats; send /unlink in one of them first.",
+    LinkOutcome.OTHER: "Both chats are already linked to other chats; send /unlink in one of them first.",
 }
 QUIET = "held: the chat has quiet hours"
-NOBODY_REACHED = "No agent can write to you here: the operator adds you with `postroom people add`."
-READ_TOGETHER = "This is read together with your other messages."
+NOBODY_REACHED = (
+    "No agent can write to you in this chat until the operator adds you with `postroom people add`."
+)
+READ_TOGETHER = "The agent reads this together with your other messages."
 
 
 GREETING = "Hello! Write your message, and the answer appears here. /help lists the commands."
@@ -101,12 +105,12 @@ _MODEL_TROUBLE = {
     RateLimited: "the model provider's rate limit was reached",
     Overloaded: "the model provider is overloaded",
     InferenceTimeout: "the model did not answer in time",
-    StreamInterrupted: "the connection to the model broke",
+    StreamInterrupted: "the connection to the model was lost",
     ProviderFailed: "the model provider failed",
     InferenceFailed: "the model failed",
-    Unauthorized: "the model provider rejected the server's key, or the quota is used up",
+    Unauthorized: "the model provider rejected the server's API key, or the quota is used up",
     ModelNotFound: "the model provider has no such model",
-    NoModelEndpoint: "the model's address answered with a web page or other data: check base_url",
+    NoModelEndpoint: "the model's base_url returned a web page or other unexpected data",
     # LangChain recognises the failure by the first half of this text, LiteLLM by the second half.
     ContextOverflow: "this exceeds the context window: it is longer than the model's context length",
     RequestRefused: "the model rejected this message",
@@ -114,8 +118,8 @@ _MODEL_TROUBLE = {
 }
 """A plain explanation for each kind of model failure.
 
-A provider's own text may name the operator's account, so members do not see it. It is stored with the run for
-operators.
+A provider's own text may name the operator's account, so members do not see it. The provider's text is stored
+with the run for operators.
 """
 _BY_BRANCH = {kind.branch: reason for kind, reason in _MODEL_TROUBLE.items()}
 _BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}
@@ -156,7 +160,7 @@ def too_old(minutes: int) -> str:
 
 def behind_question(how: str) -> str:
     """Return the notice that a message waits for the answer to an open question."""
-    return f"Queued: this is no answer to the open question, which comes first. To answer it: {how}"
+    return f"Queued. This does not answer the open question, which comes first. To answer the question: {how}"
 
 
 def queued(ahead: int) -> str:
@@ -228,8 +232,8 @@ def _short(text: str | None, most: int = 300) -> str:
 def pairing(platform: str, code: str, lifetime: str) -> str:
     """Return the reply to a stranger with a pairing code."""
     return (
-        f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
-        f" The code is valid for {lifetime}."
+        f"I do not know you yet. Ask the owner of this server to run `postroom gateway pair {platform} "
+        f"{code}`. The code is valid for {lifetime}."
     )
 
 
@@ -246,8 +250,8 @@ def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
 def linked(other: str) -> str:
     """Return the notice about a new link, for the chat in which the code was entered."""
     return (
-        f"Linked with {other}, whose conversation continues here; /link apart separates them again, "
-        "/unlink ends the link."
+        f"Linked with {other}, whose conversation continues in this chat. /link apart separates the "
+        "conversations again; /unlink ends the link."
     )
 
 
@@ -263,7 +267,7 @@ def reached_here(person: str) -> str:
 
 def passed_on(person: str) -> str:
     """Return the notice that a message was sent to a person."""
-    return f"{person} has received your message, and answers here."
+    return f"{person} has received your message, and will answer here."
 
 
 def not_passed_on(person: str, why: str) -> str:
@@ -278,7 +282,7 @@ def passed_on_from(who: str, platform: str) -> str:
 
 def left_behind(files: int) -> str:
     """Return the notice for a person that files are only in the chat."""
-    return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not included.)"
+    return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not included here.)"
 
 
 def files_not_passed_on(person: str) -> str:
@@ -308,7 +312,7 @@ def reminder(text: str) -> str:
 
 def too_many_schedules(most: int) -> str:
     """Return the refusal of another schedule, because the session has too many."""
-    return f"Rejected: {most} are already saved here; /every stop <number> removes one."
+    return f"Rejected: this chat already has {most}; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
@@ -355,9 +359,9 @@ def file_not_sent(name: str, why: str) -> str:
     return f"The agent's file {name} could not be sent: {_short(why)}."
 
 
-NOT_SPOKEN = "The last answer could not be sent as speech; its text is complete."
-OPERATORS_CHOOSE = "Only operators choose the model of this chat."
-NO_MODELS = "No models are offered here; the operator lists models in [agent.models]."
+NOT_SPOKEN = "The last answer could not be sent as speech. Its text is complete."
+OPERATORS_CHOOSE = "Only operators can choose the model of this chat."
+NO_MODELS = "There are no models to choose from; the operator lists them in [agent.models]."
 
 
 def used_up(read: int, written: int, cost_micros: int) -> str:

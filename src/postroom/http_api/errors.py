@@ -17,7 +17,7 @@ from postroom.services.statuses import status_of
 _LOG = get_logger(__name__)
 
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="postroom"'}
-"""It names no OAuth metadata.
+"""The value of the header WWW-Authenticate. This header names no OAuth metadata.
 
 A client that finds metadata would start OAuth, which is not supported.
 """

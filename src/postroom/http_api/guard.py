@@ -1,10 +1,10 @@
 """The access check of the HTTP interface: a middleware in front of all routes.
 
-It checks, in this order, whether the request is well formed (400), names this server in its Host header
-(421), does not come from a page of another site (Origin, 403), has a known caller (401, or the login page),
-and is small enough (413). Accepted requests are marked with their caller. `permissions` then decides which
-callers an address accepts. An exception from an inner layer becomes a single well-formed error response. This
-module knows nothing about mail.
+The guard checks, in this order, whether the request is well formed (400), names this server in its Host
+header (421), does not come from a page of another site (Origin, 403), has a known caller (401, or the login
+page), and is small enough (413). Accepted requests are marked with their caller. `permissions` then decides
+which callers an address accepts. An exception from an inner layer becomes a single well-formed error
+response. This module knows nothing about mail.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ SMALL_BODY: Final = 16 * 1024
 READ_ON_BYTES: Final = 256 * 1024 * 1024
 """Number of bytes of a body that are still read and dropped after the response.
 
-This applies to a caller who may send large bodies.
+The number applies to a caller who may send large bodies.
 
 If the connection were closed earlier, the system would reset it, and a client that is still sending would
 lose the response.
@@ -83,16 +83,16 @@ _DISCOVERY: Final = (
 class OpenPath:
     """An address, with all addresses below it, whose handler authenticates the caller itself.
 
-    It belongs to a channel, or it accepts the results of runs.
+    The address belongs to a channel, or it accepts the results of runs.
     """
 
     path: str
     limit: int
-    """Maximum bytes of a request's body."""
+    """Maximum number of bytes in a request's body."""
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
     """Returns an error response in the form that the callers expect.
 
-    Its arguments are a status, a code, a message and headers.
+    The arguments of the function are a status, a code, a message and headers.
 
     If the function is None, the response is problem JSON.
     """
@@ -197,12 +197,12 @@ class Guard:
             await exchange.answer(internal_error())
 
     async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
-        """Return the error response for a request, or mark it with its caller and return None."""
+        """Return an error response for a request, or mark the request with its caller and return None."""
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
             return replace(
-                _refusal(400, "malformed_request", str(error), "send a well-formed HTTP request"),
+                _refusal(400, "malformed_request", str(error), "send a valid HTTP request"),
                 headers={"Connection": "close"},  # later data on the connection may be ambiguous, too
             )
         refusal = self._foreign(head)
@@ -253,15 +253,16 @@ class Guard:
             return _refusal(
                 421,
                 "unknown_host",
-                "this server does not have the name in the Host header",
-                "use 127.0.0.1 or localhost, or add the name to POSTROOM_ALLOWED_HOSTS",
+                "the Host header names a host that this server does not serve",
+                "use 127.0.0.1 or localhost, or add the host to POSTROOM_ALLOWED_HOSTS",
             )
         if head.origin is not None and not is_own_origin(head.origin, head.host, self._trusted):
             return _refusal(
                 403,
                 "foreign_origin",
-                "a page of another origin sent this request",
-                "open the server's own pages; behind a proxy, add its name to POSTROOM_ALLOWED_HOSTS",
+                "a page from another origin sent this request",
+                "use the server's own pages; if the server is behind a proxy, add the proxy's host name "
+                "to POSTROOM_ALLOWED_HOSTS",
             )
         return None
 
@@ -288,7 +289,7 @@ class Guard:
             else:
                 grant = await grant_of(head.bearer)
             if grant is None:
-                raise WrongToken("the bearer token does not give access to this path", remedy=_HOW_TO_PROVE)
+                raise WrongToken("the bearer token does not permit access to this path", remedy=_HOW_TO_PROVE)
             return _Admitted(caller="token", grant=grant)
         is_page = not f"{head.path}/".startswith(self._interfaces)
         if is_page and await self._credentials.sessions.recognises(head.cookie):
@@ -305,7 +306,10 @@ class Guard:
 
 
 class _Exchange:
-    """One request and its response: limits the body, completes the headers, and never responds twice."""
+    """One request and its response.
+
+    It limits the body, completes the headers, and makes sure that only one response is sent.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         state = {**scope.get("state", {}), "request_id": request_id, "caller": "anyone"}
@@ -418,6 +422,6 @@ def _too_large(limit: int) -> Problem:
         TooLarge(
             f"the request exceeds {limit} bytes",
             value=limit,
-            remedy="send less data at once; the limits are settings of the server",
+            remedy="send less data in one request; the limits are settings of the server",
         )
     )

@@ -69,11 +69,14 @@ class OtherServers:
         self._reading = Tasks("other servers")
 
     def know(self, secret: str) -> None:
-        """Set the secret that all servers of the database share; it proves the forwarded callers."""
+        """Set the secret that all servers of the database share.
+
+        The secret proves the caller that a forwarded request names.
+        """
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
-        """Use the caller and the scheme that another server has stated in a forwarded request.
+        """Restore the caller and the scheme that another server has stated in a forwarded request.
 
         Requests that were not forwarded stay unchanged.
         """
@@ -111,7 +114,9 @@ class OtherServers:
         """
         servers = [server for server in await self._leases.servers(name) if server.holder != self._this]
         if not servers:
-            raise ServerUnavailable(f"no server is responsible for the {name} now", value=name, remedy=_TRY)
+            raise ServerUnavailable(
+                f"no server is responsible for the {name} at the moment", value=name, remedy=_TRY
+            )
         return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:
@@ -137,7 +142,7 @@ class OtherServers:
         return self._respond(*await self._forward(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Ask the other servers one after the other.
+        """Send the request to the other servers one after the other.
 
         Return the first response whose status is not `unless`; None if there is no such response.
         """
@@ -176,7 +181,9 @@ class OtherServers:
             return client, await client.send(outgoing, stream=True)
         except BaseException as error:
             await client.aclose()
-            if _is_silence(error):
+            import httpx2
+
+            if isinstance(error, httpx2.RequestError):
                 problem = (
                     f"the server {server.holder} is responsible, but does not answer ({type(error).__name__})"
                 )
@@ -257,7 +264,7 @@ class PassedOn:
         self._app, self._others, self._doing = app, others, doing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request here, or forward it."""
+        """Answer the request on this server, or forward it to another one."""
         server = await self._doing()
         if server is None:
             await self._app(scope, receive, send)
@@ -307,9 +314,3 @@ def _client() -> "httpx2.AsyncClient":
     return httpx2.AsyncClient(
         verify=False, trust_env=False, timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS)
     )
-
-
-def _is_silence(error: BaseException) -> bool:
-    import httpx2
-
-    return isinstance(error, httpx2.RequestError)

@@ -3,9 +3,10 @@
 Everything that the table does not permit is forbidden.
 
 `application` puts `check` in front of every route, so a new route answers nobody until the table has a row
-for it. The rows of operations come from their own table (`postroom.app.operations`). It also lists the scopes
-that a mail operation needs, and the operation's address accepts callers that have these scopes. The rows of
-channels come from the routes of their adapters. `Guard` has identified the caller before `check` runs.
+for it. The rows of operations come from their own table (`postroom.app.operations`). The table of operations
+also lists the scopes that a mail operation needs, and the operation's address accepts callers that have these
+scopes. The rows of channels come from the routes of their adapters. `Guard` has identified the caller before
+`check` runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

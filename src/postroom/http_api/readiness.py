@@ -38,7 +38,7 @@ class ReadinessView(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether the server can do its work now."""
+    """The result of all checks: whether the server can work at the moment."""
 
     checks: tuple[Check, ...]
 
@@ -59,7 +59,7 @@ EVERY: Final = timedelta(milliseconds=250)
 FIRST: Final = timedelta(milliseconds=10)
 """The delay before the first measurement.
 
-It is short, because the server does not report itself ready without a measurement.
+The delay is short, because the server does not report itself ready without a measurement.
 """
 WINDOW: Final = timedelta(seconds=10)
 

@@ -13,7 +13,7 @@ from starlette.types import Scope
 MAX_PATH_LENGTH: Final = 4096
 """Maximum number of characters in a path.
 
-It is below the 4,300 digits at which Python refuses to parse a number, so no route gets such a number.
+The limit is below the 4,300 digits at which Python refuses to parse a number, so no route gets such a number.
 """
 MAX_QUERY_LENGTH: Final = 8192
 

@@ -1,9 +1,9 @@
 """Logs people in to the pages with the server's token or a one-time code, and issues a signed cookie.
 
 The cookie's signature is verified without the store. The cookie therefore survives a restart, and people can
-log in even while nothing can be written. It is valid for thirty days, or until the server's token changes or
-the person logs out. A logout is stored, so that no server accepts the cookie again. Codes are in the store;
-failed attempts are kept only in memory.
+log in even while nothing can be written. A cookie is valid for thirty days, or until the server's token
+changes or the person logs out. A logout is stored, so that no server accepts the cookie again. Codes are in
+the store; failed attempts are kept only in memory.
 """
 
 import html

@@ -57,7 +57,7 @@ class WayView(TypedDict):
 def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
     """Return the ways to reach an agent, in the order in which they are tried; stop at the first one used."""
     if agent.retired_at is not None:
-        return [WayView(way=INBOX, taken=False, why="it is retired and receives no messages")]
+        return [WayView(way=INBOX, taken=False, why="the agent is retired and receives no messages")]
     results = list[WayView]()
     for way, taken, why in _delivery_ways(context, project, agent):
         results.append(WayView(way=way, taken=taken, why=why))
@@ -73,45 +73,48 @@ def _delivery_ways(context: ReadContext, project: Project, agent: Agent) -> Iter
         yield (
             CHAT,
             has_chat,
-            "it has a chat" if has_chat else "it has no chat: `postroom people add`",
+            "the person has a chat" if has_chat else "the person has no chat: `postroom people add`",
         )
     else:
-        kept_kept_runner = context.tx.runner(agent.id)
-        runner = None if kept_kept_runner is None else kept_kept_runner.runner
+        stored = context.tx.runner(agent.id)
+        runner = None if stored is None else stored.runner
         yield LIVE, False, _at_work(runner)
         yield RUNNER, runner is not None, _by_runner(runner)
         has_session = reach is not None and reach.has_session
         yield HOOK, has_session, _by_hook(has_session=has_session)
-    yield INBOX, True, "nothing announces messages: it must fetch its inbox"
+    yield INBOX, True, "the agent gets no notification of messages: it must fetch its inbox"
 
 
 def _at_work(runner: str | None) -> str:
     if runner is None:
-        return "it has no runner"
+        return "the agent has no runner"
     if reads_at_work(runner):
         return "only a message on the thread of an active run is passed to that run"
-    return "its runner passes messages only at the start of a run"
+    return "the agent's runner passes messages to a run only at its start"
 
 
 def _by_runner(runner: str | None) -> str:
     if runner is None:
-        return "it has no runner: `postroom agents set-runner`"
+        return "the agent has no runner: `postroom agents set-runner`"
     try:
         known_any_runner = read_runner(runner)
     except InvalidRunner as error:
         return f"a run starts, and will fail: {error.describe()}"
     recipe = f", {known_any_runner.recipe.value}" if isinstance(known_any_runner, Runner) else ""
-    return f"a run starts, or waits until the active run has ended: {known_any_runner.kind.value}{recipe}"
+    return f"a run starts now, or when the active run has ended: {known_any_runner.kind.value}{recipe}"
 
 
 def _by_hook(*, has_session: bool) -> str:
     if has_session:
-        text = "a client with hooks has acted as it, and announces messages at the next step"
-        return (
-            f"{text}; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with "
-            "postroom's extension; other idle clients wait for their user"
+        text = (
+            "a client with hooks has acted as this agent; its hooks announce messages at the client's "
+            "next step"
         )
-    return "no client with hooks has acted as it: `postroom setup`"
+        return (
+            f"{text}; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with postroom's "
+            "extension; other idle clients wait for their user"
+        )
+    return "no client with hooks has acted as this agent: `postroom setup`"
 
 
 GENERATION_TRIES = 32
@@ -322,7 +325,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
         if context.tx.agent(project.id, name) is None:
             return name
     raise StateError(
-        f"project {project.slug} has no generated names left",
+        f"all generated names for agents of project {project.slug} are in use",
         value=project.slug,
         remedy="choose a name yourself",
     )
@@ -422,7 +425,9 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """Hold an operation's place in the table; the service performs it, because it also writes a file."""
+    """Stand in for an operation that `Mail.perform` performs itself, because it also writes a file."""
     raise StateError(
-        "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"
+        "this operation cannot rotate a token; the service does",
+        value=type(asked).__name__,
+        remedy="call Mail.perform",
     )

@@ -1,7 +1,7 @@
 """Reads and checks attachments before a message is stored; reads no file outside the project's folder.
 
-This runs in a worker thread before the transaction, because files and images are slow to read and may be
-malicious.
+Attachments are read in a worker thread before the transaction, because files and images are slow to read and
+may be malicious.
 """
 
 import base64
@@ -120,7 +120,7 @@ def _too_large(name: str, size: int, rules: Rules) -> TooLarge:
     return TooLarge(
         f"attachment {name[:200]!r} has {size} bytes; the limit is {rules.max_attachment_bytes}",
         value=size,
-        remedy="send a smaller file, or the path where others find it",
+        remedy="send a smaller file, or send the path at which others find the file",
     )
 
 

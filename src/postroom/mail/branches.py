@@ -15,9 +15,9 @@ from postroom.mail.git_identity import ask_git
 _HEADS: Final = "refs/heads/"
 _DEFAULT: Final = "refs/remotes/origin/HEAD"
 _MOST: Final = 1_000
-"""Maximum number of commits or moves of the main branch that one look considers."""
+"""Maximum number of commits, or of moves of the main branch, that one call examines."""
 _MADE_HERE: Final = ("commit", "revert", "cherry-pick", "am", "rebase")
-"""First words of Git's notes about commits that were made on the branch itself."""
+"""First words of Git's reflog entries for commits that were made on the branch itself."""
 _MERGES: Final = (
     re.compile(r"^Merge (?:remote-tracking )?branch(?:es)? (?P<names>'[^']+'(?:(?:, | and )'[^']+')*)"),
     re.compile(r"^Merge pull request #\d+ from [^/\s]+/(?P<name>\S+)"),
@@ -36,7 +36,8 @@ class MainBranch:
 def read_main_branch(folder: str) -> MainBranch | None:
     """Return the repository's main branch; None if the folder has no repository or no commit.
 
-    It is the branch that `origin` declares as its default, or else `main`, `master`, or the one checked out.
+    The main branch is the one that `origin` declares as its default, or else `main`, `master`, or the one
+    checked out.
     """
     git = shutil.which("git")
     if git is None or not Path(folder).is_dir():
@@ -66,7 +67,11 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
     ours = set(ask_git(git, folder, "rev-list", "--first-parent", f"-{_MOST}", new).split())
     moves = list(_moves(git, folder, main, before))
     # After a fast-forward, the commits of a branch are those of the main branch; Git's record tells which.
-    own = {commit for commit, note in moves if _is_made_here(note)} if moves else ours
+    own = (
+        {commit for commit, note in moves if note.startswith(_MADE_HERE) or ": Merge made by" in note}
+        if moves
+        else ours
+    )
     listed = ask_git(
         git,
         folder,
@@ -93,7 +98,7 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
 
 
 def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tuple[str, str]]:
-    """Yield the commits to which the main branch moved since `before`, newest first, with Git's notes."""
+    """Yield the commits to which the main branch moved since `before`, newest first, with reflog entries."""
     record = f"logs/{_HEADS}{main.name}"
     place = ask_git(git, folder, "rev-parse", "--path-format=absolute", "--git-path", record)
     try:
@@ -107,10 +112,6 @@ def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tup
         if commit == before:
             return
         yield commit, note
-
-
-def _is_made_here(note: str) -> bool:
-    return note.startswith(_MADE_HERE) or ": Merge made by" in note
 
 
 def _short(ref: str) -> str:

@@ -1,4 +1,4 @@
-"""Requests of callers as typed and documented values, through which every edge reads its arguments."""
+"""Commands: the arguments of operations as typed, documented values, which every interface parses alike."""
 
 import ast
 import math
@@ -777,7 +777,7 @@ _LIST_KEYS = frozenset({"element", "elements", "item", "items"})
 """Names under which a client puts a list that its model wrote in XML."""
 _SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "number", "object", "string"})
 _MAX_COVERS = 3
-"""How many meaningless covers around one value are taken off."""
+"""Maximum number of meaningless wrappers that are removed from one value."""
 _FENCED = re.compile(r"\A```\w{0,16}[ \t]*\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
 _ITEMS = re.compile(r"(?:\s*<(item|element)>[^<>]*</\1>)+\s*")
 _ITEM = re.compile(r"<(?:item|element)>([^<>]*)</")
@@ -834,7 +834,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "title": ("subject",),
     "ttl": ("ttl_seconds",),
 }
-"""Words that models write for our names of arguments; the first name that a tool has is meant."""
+"""Words that models write in place of our argument names; the first name that a tool has is used."""
 _BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re.IGNORECASE)
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
@@ -876,8 +876,12 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
         command = command or msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
         where = place_of(str(error))
+        # A reason with patterns replaced by their descriptions.
+        reason = str(error)
+        for pattern, words in _IN_WORDS.items():
+            reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
         raise InvalidArgument(
-            misfit(_without_patterns(str(error)))[:_MAX_SHOWN],
+            misfit(reason)[:_MAX_SHOWN],
             value=_value_at(arguments, where) if where else None,
             remedy=_remedy(kind, str(error), arguments),
         ) from error
@@ -905,7 +909,10 @@ def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
     unknown = re.search(r"unknown field `(.*?)`", said)
     close = nearest(unknown[1], at_fault.__struct_fields__, count=1) if unknown else []
     hint = f"did you mean {close[0]}? " if close else ""
-    every = ", ".join(_signature(at_fault)) or "none"
+    fields = msgspec.structs.fields(at_fault)
+    required = [field.name for field in fields if field.required]
+    signature = required + [f"{field.name}?" for field in fields if not field.required]
+    every = ", ".join(signature) or "none"
     return f"{hint}the {'fields of an attachment' if at_fault is not kind else 'arguments'} are: {every}"
 
 
@@ -980,7 +987,7 @@ def _wrapped_arguments(
     for named in others.values():
         if tool and not re.fullmatch(rf"(?:.*[_./:-])?{tool}", named):
             raise InvalidArgument(
-                f"the arguments are those of the tool {named[:_MAX_SHOWN]!r}, and the call is for {tool}",
+                f"the call is for {tool}, but its arguments belong to the tool {named[:_MAX_SHOWN]!r}",
                 value=named[:_MAX_SHOWN],
                 remedy=f"call {named[:_MAX_SHOWN]}, or pass the arguments of {tool}",
             )
@@ -1013,7 +1020,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with names, thread ids and moments in their intended form.
 
-    Such a value can be wrong although it is a text, such as ` @Ada` or the text `null` for no thread.
+    A text may still be an invalid value, such as ` @Ada`, or the text `null` for no thread.
     """
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
@@ -1456,13 +1463,6 @@ def _path_list(item: object) -> list[object] | None:
     return [path for path in paths if path is not None] if is_of_texts and isinstance(paths, list) else None
 
 
-def _without_patterns(reason: str) -> str:
-    """Return a reason with patterns replaced by their descriptions."""
-    for pattern, words in _IN_WORDS.items():
-        reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
-    return reason
-
-
 def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
     """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
     if isinstance(value, str):
@@ -1491,12 +1491,6 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
     elif isinstance(value, list):
         for inner in value:
             _refuse_broken_text(inner, where, depth + 1)
-
-
-def _signature(kind: type[msgspec.Struct]) -> list[str]:
-    fields = msgspec.structs.fields(kind)
-    required = [field.name for field in fields if field.required]
-    return required + [f"{field.name}?" for field in fields if not field.required]
 
 
 def _value_at(arguments: object, where: str) -> object:

@@ -64,7 +64,7 @@ class Caller:
     postroom: bool = False
     """Whether the caller is postroom itself, acting for known people.
 
-    It is never set for a request from outside.
+    This field is never set for a request from outside.
     """
     agent_id: int | None = None
     """The agent on whose behalf the server executes the run that makes this call.

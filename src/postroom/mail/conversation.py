@@ -13,7 +13,7 @@ from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 FEW = 20
 """Maximum number of other projects whose messages on a thread are read.
 
-It is also the number of the project's own messages that are searched to find those projects.
+The same number of the project's own messages is searched to find those projects.
 """
 COUNTED = 200
 """Maximum number of messages of each other project that are counted on a thread."""
@@ -58,7 +58,21 @@ class Conversation:
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
-        self._others = _others(reads, projects, project, thread_id)
+        # The other projects whose messages may be on a thread.
+        # These are the project to which people belong, and the projects of the recipients.
+        people = projects.project(PEOPLE_KEY)
+        fields = {} if people is None else {people.id: people}
+        own = reads.thread_tail(project.id, thread_id, limit=FEW)
+        readers = reads.recipients([message.id for message in own]) if own else {}
+        slugs = {recipient.project_slug for several in readers.values() for recipient in several} - {
+            project.slug
+        }
+        for slug in sorted(slugs)[:FEW]:
+            other = projects.project(slug)
+            if other is not None:
+                fields[other.id] = other
+        fields.pop(project.id, None)
+        self._others = list(fields.values())
 
     def size(self) -> int:
         """Return the number of messages in the thread.
@@ -123,21 +137,3 @@ class Conversation:
 
     def _here(self, found: Sequence[Message]) -> list[Message]:
         return sorted(here(self._reads, self._project, found), key=lambda one: one.id)
-
-
-def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
-    """Return the other projects whose messages may be on a thread.
-
-    These are the project to which people belong, and the projects of the recipients.
-    """
-    people = projects.project(PEOPLE_KEY)
-    fields = {} if people is None else {people.id: people}
-    own = reads.thread_tail(project.id, thread_id, limit=FEW)
-    readers = reads.recipients([message.id for message in own]) if own else {}
-    slugs = {recipient.project_slug for several in readers.values() for recipient in several} - {project.slug}
-    for slug in sorted(slugs)[:FEW]:
-        other = projects.project(slug)
-        if other is not None:
-            fields[other.id] = other
-    fields.pop(project.id, None)
-    return list(fields.values())

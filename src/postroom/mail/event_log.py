@@ -92,7 +92,7 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
     details = {"oldest": bounds.oldest, "newest": bounds.newest}
     if after < bounds.oldest:
         raise CursorExpired(
-            f"entries up to {bounds.oldest} were purged",
+            f"entries up to number {bounds.oldest} were deleted",
             value=after,
             remedy=(
                 f"continue after {bounds.oldest}, and read the project's current state to learn about "
@@ -102,7 +102,7 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
         )
     if after > bounds.newest:
         raise CursorAhead(
-            f"the newest entry is {bounds.newest}",
+            f"the newest entry has the number {bounds.newest}",
             value=after,
             remedy=f"continue after {bounds.newest}: the database was restored or replaced",
             details=details,

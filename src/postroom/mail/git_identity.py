@@ -134,9 +134,9 @@ def is_folder(path: str) -> bool:
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
     """Return the key of the known identity that belongs to the same repository.
 
-    An equal identity is preferred. Otherwise exactly one known identity must be compatible with this one. So
-    two forks stay separate, and a copy that is compatible with both belongs to neither. Identities with the
-    same remote take precedence over those that share only the first commit, as forks do.
+    An equal identity is preferred. If there is none, exactly one known identity must be compatible with this
+    one. So two forks stay separate, and a copy that is compatible with both belongs to neither. Identities
+    with the same remote take precedence over those that share only the first commit, as forks do.
     """
     listed = list(known)
     if equal := next((key for key, other in listed if other == identity), None):

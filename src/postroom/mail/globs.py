@@ -1,20 +1,18 @@
 """Reads reservation patterns and decides whether two of them overlap.
 
-This module defines the meaning of a pattern. It does not depend on agents, leases, stores or the file system.
+This module defines the meaning of a pattern. The module does not depend on agents, leases, stores or the file
+system.
 
 A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
 
-    src/app.py     no wildcard: that path and, if it is a folder, everything below it
-    src/           everything below src (kept as src/**)
-    ?  *           one character; any number of characters; both inside one name, even a leading dot
-    [ab] [a-z]     one character of the set; [!a] and [^a] one that is not in it; never a slash
-    [[]  [*]       a set of one character is that character, so [ * ? ~ lose their special meaning
-    a/**/b  **/b   ** as a whole name stands for any number of names, even none
-    a/**           everything inside a, but not a itself
-    a**b           two stars inside a name count as one star
-    #a             plain text: there are no comments
-    port:8080      a resource, not a file: a scheme of two or more characters, a colon, then no slash.
-                   It matches only the same text. A file of that name is written ./port:8080
+    src/app.py no wildcard: that path and, if it is a folder, everything below it src/ everything below src
+    (kept as src/**) ? * one character; any number of characters; both inside one name, even a leading dot
+    [ab] [a-z] one character of the set; [!a] and [^a] one that is not in it; never a slash [[] [*] a set of
+    one character is that character, so [ * ? ~ lose their special meaning a/**/b **/b ** as a whole name
+    stands for any number of names, even none a/** everything inside a, but not a itself a**b two stars inside
+    a name count as one star #a plain text: there are no comments port:8080 a resource, not a file: a scheme
+    of two or more characters, a colon, then no slash. A resource matches only the same text. A file of that
+    name is written ./port:8080
 
 A pattern with wildcards (a glob) matches only the paths that it describes, not the trees below them. Any text
 without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}. If
@@ -174,7 +172,9 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return chr(ranges[0][0]) if case_sensitive else folded(chr(ranges[0][0]))
     if not case_sensitive:
-        ranges = _with_cases(ranges)
+        # The character class extended by all case variants of its characters.
+        more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
+        ranges = _merge_ranges([*ranges, *((code, code) for codes in more for code in codes)])
     return _invert_ranges(ranges) if is_negated else _invert_ranges(_invert_ranges(ranges))
 
 
@@ -237,12 +237,6 @@ def _cases() -> dict[str, tuple[int, ...]]:
         if form != chr(code):
             groups.setdefault(form, [ord(form)]).append(code)
     return {form: tuple(codes) for form, codes in groups.items()}
-
-
-def _with_cases(ranges: _Ranges) -> _Ranges:
-    """Return the character class extended by all case variants of its characters."""
-    more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
-    return _merge_ranges([*ranges, *((code, code) for codes in more for code in codes)])
 
 
 _ANY = _invert_ranges(())
@@ -506,7 +500,7 @@ def _samples(text: str) -> Iterator[str]:
 def overlap(a: Pattern, b: Pattern) -> bool:
     """Return whether the two patterns overlap, as defined in the module's docstring.
 
-    Their order does not matter.
+    The order of the two patterns does not matter.
     """
     return bool(overlapping(a, (b,)))
 
@@ -661,9 +655,12 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
     if _TIDY.fullmatch(raw) and "**/**" not in raw and len(raw) <= MAX_LENGTH:
         text = path = raw
     else:
-        _check_text(raw)
+        _check_length(raw, raw)
+        for refused, problem, remedy in _REFUSED_TEXTS:
+            if refused.search(raw):
+                raise _invalid(raw, problem, remedy)
         if _SCHEME.match(raw):
-            return _resource(raw)
+            return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
         text = path = "/".join(_written_names(raw))
         if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
             text = f"./{text}"  # without it, the text would be parsed as a home folder or a resource
@@ -682,11 +679,6 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
     return Pattern(text, prefix, is_literal, False, start, folders, last, not case_sensitive)
 
 
-def _resource(raw: str) -> Pattern:
-    # NUL ends the text, and no path begins with a colon, so two such starts match only if they are equal.
-    return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
-
-
 def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
     value = raw if len(raw) <= 200 else f"{raw[:200]}..."
     # a lone surrogate is not valid JSON
@@ -701,13 +693,6 @@ def _check_length(raw: str, text: str) -> None:
             f"is longer than {MAX_LENGTH} characters",
             "reserve a folder that contains it, such as src/**",
         )
-
-
-def _check_text(raw: str) -> None:
-    _check_length(raw, raw)
-    for refused, problem, remedy in _REFUSED_TEXTS:
-        if refused.search(raw):
-            raise _invalid(raw, problem, remedy)
 
 
 def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:

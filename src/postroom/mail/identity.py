@@ -164,7 +164,7 @@ def refuse_unknown_token(context: ReadContext) -> None:
 
 
 def refuse_making(context: ReadContext) -> None:
-    """Raise `TokenRequired` or `NotPermitted` unless the caller may create agents here."""
+    """Raise `TokenRequired` or `NotPermitted` unless the caller may create agents on this server."""
     if context.caller.agent_id is not None:
         raise NotPermitted(
             "a run acts as its own agent and cannot create other agents", value=context.caller.agent_id
@@ -201,7 +201,7 @@ def acting_active(
 ) -> tuple[Project, Agent]:
     """Return the project and the agent of a call that changes data, and record that the agent is active.
 
-    Activity extends the agent's reservations. It is stored at most once per interval.
+    Activity extends the agent's reservations. An agent's activity is stored at most once per interval.
 
     Raises:
         AgentRetired: The agent is retired.

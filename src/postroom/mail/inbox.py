@@ -227,7 +227,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
     bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
     if asked.after < reader.inbox_floor:
         raise CursorExpired(
-            f"entries up to {reader.inbox_floor} were purged",
+            f"entries up to number {reader.inbox_floor} were deleted",
             value=asked.after,
             remedy=f"continue after {reader.inbox_floor}; fetch_inbox returns older unread messages",
             details=bounds,
@@ -246,7 +246,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
 def _refuse_cursor_ahead(reader: Agent, after: int) -> None:
     if after > reader.inbox_seq:
         raise CursorAhead(
-            f"the newest entry is {reader.inbox_seq}",
+            f"the newest entry has the number {reader.inbox_seq}",
             value=after,
             remedy=f"continue after {reader.inbox_seq}: the database was restored or replaced",
             details={"oldest": reader.inbox_floor, "newest": reader.inbox_seq},
@@ -317,13 +317,15 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
     if fitting:
         digests = "; ".join(f"{attachment.name}: {attachment.sha256}" for attachment in fitting[:10])
         raise InvalidArgument(
-            f"{len(fitting)} files of message {message_id} match",
+            f"{len(fitting)} files of message {message_id} match, but only one can be read at a time",
             value=value,
             remedy=f"pass `sha256`: {digests}",
         )
     known_value = ", ".join(f"{attachment.name!r}" for attachment in attachments[:10])
     raise UnknownMessage(
-        f"message {message_id} has no such file" if attachments else f"message {message_id} has no files",
+        f"message {message_id} has no file with this name or sha256"
+        if attachments
+        else f"message {message_id} has no files",
         value=value,
         remedy=f"pass the `name` of one of its files: {known_value}" if attachments else None,
     )
@@ -401,9 +403,17 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
         recipient for recipient in untouched if recipient.agent_id in woken and message.recalled_at is None
     ]
     agents = context.tx.agents_by_id([recipient.agent_id for recipient in is_held]) if is_held else {}
-    held = open_questions.held(context.tx, message, is_held, agents) | _on_its_way(
-        context, message, untouched
-    )
+    # Return, by person, why a chat does not show the message yet: quiet hours, or the last error.
+    people = [
+        recipient
+        for recipient in untouched
+        if recipient.project_slug == PEOPLE_SLUG and recipient.announced_at is None
+    ]
+    keys = {wake_key(message.id, person.agent_id): person.agent_id for person in people}
+    rows = context.tx.outbox.open(CHAT_KIND, limit=_MAX_ON_THEIR_WAY) if keys else ()
+    value = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
+    on_its_way = {agent_id: why for agent_id, why in value if agent_id is not None and why is not None}
+    held = open_questions.held(context.tx, message, is_held, agents) | on_its_way
     return {
         "message_id": message.id,
         "subject": message.subject,
@@ -421,21 +431,10 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     }
 
 
-def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return, by person, why a chat does not show the message yet: quiet hours, or the last error."""
-    people = [
-        recipient
-        for recipient in readers
-        if recipient.project_slug == PEOPLE_SLUG and recipient.announced_at is None
-    ]
-    keys = {wake_key(message.id, person.agent_id): person.agent_id for person in people}
-    rows = context.tx.outbox.open(CHAT_KIND, limit=_MAX_ON_THEIR_WAY) if keys else ()
-    value = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
-    return {agent_id: why for agent_id, why in value if agent_id is not None and why is not None}
-
-
-def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) -> str:
-    """Return the most advanced delivery state of a message for one recipient."""
+def _status(
+    one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool, waits: str | None
+) -> RecipientStatus:
+    # The most advanced delivery state of a message for one recipient.
     reached = (
         ("recalled", recalled),
         ("acknowledged", one.acked_at is not None),
@@ -444,13 +443,7 @@ def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) ->
         ("delivered", message_run is not None),
         ("announced", one.announced_at is not None),
     )
-    return next((state for state, is_so in reached if is_so), "stored")
-
-
-def _status(
-    one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool, waits: str | None
-) -> RecipientStatus:
-    state = _state(one, message_run, recalled=recalled)
+    state = next((state for state, is_so in reached if is_so), "stored")
     return {
         "name": address_of(one.name, one.project_slug, home.slug),
         "kind": one.kind,

@@ -79,7 +79,15 @@ def plan_of(
             new_names[name] = _free_name(tx, source, target, name, taken)
             taken.add(new_names[name].casefold())
     elif equal:
-        refusals.insert(0, _equal_names(tx, source, target, equal))
+        # The error for agents whose names exist in both projects; it names the options to use.
+        more = f" and {len(equal) - _NAMED} more" if len(equal) > _NAMED else ""
+        example = f"{equal[0]}={_free_name(tx, source, target, equal[0], set())}"
+        equal_names = (
+            f"both projects have an agent {', '.join(map(shown, equal[:_NAMED]))}{more}, but only one "
+            f"agent of a project can have a name: rename the agents of {source.slug} with "
+            f"`--rename {example}`, one option for each, or all of them with `--rename-equal`"
+        )
+        refusals.insert(0, equal_names)
     renamed = []
     for old, new in new_names.items():
         agent = tx.agent(source.id, old)
@@ -90,12 +98,19 @@ def plan_of(
             refusals.append(refusal)
         else:
             renamed.append((agent, new))
+    live = [
+        reservation
+        for home in (source, target)
+        for reservation in tx.live_reservations(home.id, now=tx.now(), limit=_LIVE)
+    ]
     return MergePlan(
         source=source,
         target=target,
         size=tx.project_size(source.id),
         threads=tuple(tx.shared_threads(source.id, target.id)),
-        conflicts=_conflicts(tx, source, target),
+        conflicts=tuple(
+            overlap for overlap in conflicts(live) if overlap.first.project_id != overlap.second.project_id
+        ),
         renames=tuple(renamed),
         refusals=tuple(dict.fromkeys(refusals)),
     )
@@ -114,17 +129,6 @@ def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken
     )
 
 
-def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequence[str]) -> str:
-    """Return the error for agents whose names exist in both projects; it names the options to use."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
-    return (
-        f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, but a name can belong to "
-        f"one agent only: rename the agents of {source.slug} with `--rename {example}`, one option "
-        "for each, or all of them with `--rename-equal`"
-    )
-
-
 def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old: str, new: str) -> str:
     """Return the reason why an agent cannot get a name; empty if it can.
 
@@ -140,17 +144,6 @@ def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old
         f"{shown(old)} cannot be renamed to {shown(new)}: {holder.slug} has an agent of that name"
         if holder
         else ""
-    )
-
-
-def _conflicts(tx: MailReads, source: Project, target: Project) -> tuple[Overlap, ...]:
-    live = [
-        reservation
-        for home in (source, target)
-        for reservation in tx.live_reservations(home.id, now=tx.now(), limit=_LIVE)
-    ]
-    return tuple(
-        overlap for overlap in conflicts(live) if overlap.first.project_id != overlap.second.project_id
     )
 
 
@@ -180,24 +173,7 @@ def merge(
     records = tx.archived_records(plan.source.id)
     new_names = {agent.id: name for agent, name in plan.renames}
     tx.merge_projects(plan.source, plan.target, renames=new_names, now=tx.now())
-    _to_archive(tx, plan, records)
-    return plan
-
-
-def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
-    if PEOPLE_KEY in (source.human_key, target.human_key):
-        yield "the project of people cannot be merged"
-    if source.owner != target.owner:
-        yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
-    if tx.has_threads_of_runs(agent_thread(source.slug, "")):
-        yield (
-            f"runs of agents of {source.slug} are stored under its name: merge {target.slug} into "
-            f"{source.slug} instead, if {target.slug} has no runs"
-        )
-
-
-def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[str]]) -> None:
-    """Queue the moved and renamed records for the archive; the source's archive then names the target."""
+    # Queue the moved and renamed records for the archive; the source's archive then names the target.
     source, target = plan.source, plan.target
     for home, of_home in records.items():
         for at in range(0, len(of_home), _RECORDS_A_ROW):
@@ -205,6 +181,19 @@ def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[
             _put(tx, target.id if home == source.id else home, {"record": RECORDS, "records": page})
     former = {"slug": source.slug, "human_key": source.human_key, "merged_into": target.slug}
     _put(tx, target.id, {"record": MOVED, **former})
+    return plan
+
+
+def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
+    if PEOPLE_KEY in (source.human_key, target.human_key):
+        yield "the project that holds the mailboxes of people cannot be merged"
+    if source.owner != target.owner:
+        yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
+    if tx.has_threads_of_runs(agent_thread(source.slug, "")):
+        yield (
+            f"runs of agents of {source.slug} are stored under its name: merge {target.slug} into "
+            f"{source.slug} instead, if {target.slug} has no runs"
+        )
 
 
 def _put(tx: MailWrites, project_id: int, payload: dict[str, Json]) -> None:

@@ -219,11 +219,11 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
 ) -> GivenNotes | None:
     """Return the notes for an agent's files and tasks that it was not given in this place yet; None if none.
 
-    These are the notes on the tasks that the agent holds, and on the files that it has reserved or that these
-    tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread of a task,
-    only that task counts. With `again`, notes that were already given in this place are included. Without
-    `with_own`, the agent's own notes are left out if it wrote them after the first notes were given. Notes
-    on a task come first, then notes on files, each newest first. Notes that exceed the token budget are
+    The result contains the notes on the tasks that the agent holds, and on the files that it has reserved or
+    that these tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread
+    of a task, only that task counts. With `again`, notes that were already given in this place are included.
+    Without `with_own`, the agent's own notes are left out if it wrote them after the first notes were given.
+    Notes on a task come first, then notes on files, each newest first. Notes that exceed the token budget are
     only counted.
     """
     notes = tx.active_notes(project.id, now=tx.now())
@@ -263,7 +263,16 @@ def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: s
     left = tokens * _BYTES_OF_TOKEN - len(_HEAD) - len(_MORE) - 10
     lines, ids = [_HEAD], list[int]()
     for note in notes:
-        line = _line(note, names.get(note.author_id, "?"))
+        author = names.get(note.author_id, "?")
+        facts = [f"from {quoted(author)}", iso(note.created_at)[:10]]
+        if note.task_id is not None:
+            facts.append(f"task {note.task_id}")
+        if note.paths:
+            facts.append(f"files {quoted(', '.join(note.paths), longest=200)}")
+        if note.commit:
+            facts.append(f"commit {quoted(note.commit)}")
+        subject = quoted(note.subject, longest=len(note.subject) + 1)
+        line = f"- {note.id} {subject}: {quoted(note.text, longest=2 * MAX_TEXT)} ({', '.join(facts)})"
         left -= len(line.encode()) + 1
         if left < 0:
             break
@@ -274,18 +283,6 @@ def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: s
     if len(ids) < len(notes):
         lines.append(_MORE.format(len(notes) - len(ids)))
     return GivenNotes(text="\n".join(lines), place=place, ids=tuple(ids))
-
-
-def _line(note: Note, author: str) -> str:
-    facts = [f"from {quoted(author)}", iso(note.created_at)[:10]]
-    if note.task_id is not None:
-        facts.append(f"task {note.task_id}")
-    if note.paths:
-        facts.append(f"files {quoted(', '.join(note.paths), longest=200)}")
-    if note.commit:
-        facts.append(f"commit {quoted(note.commit)}")
-    subject = quoted(note.subject, longest=len(note.subject) + 1)
-    return f"- {note.id} {subject}: {quoted(note.text, longest=2 * MAX_TEXT)} ({', '.join(facts)})"
 
 
 def _authors(tx: RecordReads, notes: Sequence[Note]) -> dict[int, str]:

@@ -90,7 +90,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             **_HERE,
             "include_retired": Option(name="--retired", help="Include retired agents."),
             "limit": Option(metavar="N", help="The maximum number of agents."),
-            "after": Option(metavar="N", help="Continue after a page: its `next`."),
+            "after": Option(metavar="N", help="Continue after a page: the value of its `next`."),
         },
     ),
     _changes(
@@ -157,7 +157,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "query": Option(help='Words, "phrases", prefix*, AND OR NOT, subject:word.'),
             "limit": Option(metavar="N", help="Maximum number of messages."),
             "order": Option(help="Sort by newest or by best match."),
-            "cursor": Option(metavar="N", help="Continue after a page: its `next`."),
+            "cursor": Option(metavar="N", help="Continue after a page: the value of its `next`."),
         },
     ),
     _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
@@ -238,7 +238,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
                 name="--id", metavar="ID", help="Show only this task, with its text and evidence."
             ),
             "limit": Option(metavar="N", help="Maximum number of tasks."),
-            "after": Option(metavar="CURSOR", help="Continue after a page: its `next`."),
+            "after": Option(metavar="CURSOR", help="Continue after a page: the value of its `next`."),
         },
     ),
     _changes(
@@ -252,7 +252,9 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             **_ACTING,
             "task_id": Option(name="--id", help="The task's number. Default: the next ready task."),
             "roles": Option(name="--role", metavar="ROLE", help="A role of the agent, such as reviewer."),
-            "ttl_seconds": Option(kind="ttl", help="Time after which an inactive agent loses the task."),
+            "ttl_seconds": Option(
+                kind="ttl", help="Time without activity after which the agent loses the task."
+            ),
             "dry_run": Option(help="Show the task without claiming it."),
         },
     ),
@@ -329,9 +331,9 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             **_ACTING,
             "task_id": Option(help="The task's number."),
             "epoch": Option(metavar="N", help="The claim's epoch."),
-            "commit": Option(metavar="COMMIT", help="The commit with the work."),
+            "commit": Option(metavar="COMMIT", help="The commit that contains the work."),
             "output": Option(metavar="TEXT", help="The output of the acceptance command."),
-            "message": Option(metavar="TEXT", help="A message to the author, in Markdown."),
+            "message": Option(metavar="TEXT", help="A message to the task's author, in Markdown."),
         },
     ),
     _changes(
@@ -390,7 +392,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         "branch is merged.",
         options={
             **_ACTING,
-            "kind": Option(help="What to watch."),
+            "kind": Option(help="What to watch: one of these kinds."),
             "about": Option(help="The agent, the task's number (default: every task), or the files."),
             "once": Option(help="End the subscription after its first message."),
         },

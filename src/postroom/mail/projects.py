@@ -54,19 +54,15 @@ def checked_path(human_key: str) -> str:
         raise _invalid(human_key, "is a placeholder")
     if not (human_key.startswith(("/", "\\\\")) or _DRIVE.match(human_key)):
         raise _invalid(human_key, "is not an absolute path")
-    return _tidy(human_key)
-
-
-def _tidy(path: str) -> str:
-    windows = not path.startswith("/")
+    windows = not human_key.startswith("/")
     separator = "\\" if windows else "/"
-    parts = re.split(r"[\\/]+" if windows else "/+", path)
-    if ".." in re.split(r"[\\/]", path):  # both separators: other servers may split at either
-        raise _invalid(path, "contains '..'")
-    lead = "\\\\" if path.startswith("\\\\") else ("" if windows else "/")
+    parts = re.split(r"[\\/]+" if windows else "/+", human_key)
+    if ".." in re.split(r"[\\/]", human_key):  # both separators: other servers may split at either
+        raise _invalid(human_key, "contains '..'")
+    lead = "\\\\" if human_key.startswith("\\\\") else ("" if windows else "/")
     named = separator.join(part for part in parts if part not in ("", "."))
     if windows and not named:
-        raise _invalid(path, "is not an absolute path")
+        raise _invalid(human_key, "is not an absolute path")
     if not lead and _BARE_DRIVE.fullmatch(named):
         return f"{named}{separator}"  # a drive without a slash is not an absolute path
     return lead + named

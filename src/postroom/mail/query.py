@@ -31,10 +31,6 @@ MAX_DEPTH = 8
 
 def parse_query(text: str) -> Query | None:
     """Return the query that `text` expresses, or None if it contains no word."""
-    return _Reader(_tokens(text)).query()
-
-
-def _tokens(text: str) -> list[tuple[str, str]]:
     results: list[tuple[str, str]] = []
     position = 0
     while len(results) < MAX_PARTS and (match := _TOKEN.match(text, position)):
@@ -46,7 +42,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         else:
             position = match.end()
         results.append((kind, value))
-    return results
+    return _Reader(results).query()
 
 
 def _rest_of_word(text: str, start: int) -> str:

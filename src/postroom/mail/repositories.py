@@ -62,16 +62,15 @@ def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Proje
                 iter(projects.projects_spelled(spelling(folder))), None
             )
             if project is not None:
-                root = _root(projects, project, folder, location)
+                # The root of a project's paths: the working tree if the folder is inside one, else the
+                # folder.
+                around = (
+                    projects.project(location.top) if location.top and folder != project.human_key else None
+                )
+                is_within = around is not None and around.id == project.id and folder.startswith(location.top)
+                root = location.top if is_within else folder
                 return project, location.path[len(root) :].replace("\\", "/").strip("/")
     return None
-
-
-def _root(projects: ProjectReads, project: Project, folder: str, location: Location) -> str:
-    """Return the root of a project's paths: the working tree if the folder is inside one, else the folder."""
-    around = projects.project(location.top) if location.top and folder != project.human_key else None
-    is_within = around is not None and around.id == project.id and folder.startswith(location.top)
-    return location.top if is_within else folder
 
 
 def _upwards(location: Location) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Decides which messages are deleted, and deletes them in small changes.
 
-A rule that puts messages on hold always takes precedence. Otherwise the first matching rule applies. Messages
-that match no rule are kept. Messages of active runs are kept, too, and so are messages that a recipient has
-not read or acknowledged yet, unless the rule says otherwise.
+A rule that puts messages on hold always takes precedence. If no such rule matches, the first matching rule
+applies. Messages that match no rule are kept. Messages of active runs are kept, too, and so are messages that
+a recipient has not read or acknowledged yet, unless the rule says otherwise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
 """Number of messages that one change deletes.
 
-Such a change takes a few milliseconds, during which the server answers no caller.
+A change of this size takes a few milliseconds, during which the server answers no caller.
 """
 
 
@@ -32,7 +32,11 @@ class ProjectRules:
 
     def verdict(self, message: AgedMessage, now: int) -> Verdict:
         """Return whether a message is deleted or, if not, why it is kept."""
-        fitting = [rule for rule in self.rules if _fits(rule, message)]
+        fitting = [
+            rule
+            for rule in self.rules
+            if rule.topic in (None, message.topic) and rule.thread in (None, message.thread_id)
+        ]
         if not fitting:
             return "no_rule"
         if any(rule.holds for rule in fitting):
@@ -122,10 +126,6 @@ def _going(tx: MailReads, project_id: int, ids: Sequence[int], rules: ProjectRul
         for message in tx.aged_messages_of(project_id, ids)
         if rules.verdict(message, now) == "goes"
     ]
-
-
-def _fits(rule: KeepRule, message: AgedMessage) -> bool:
-    return rule.topic in (None, message.topic) and rule.thread in (None, message.thread_id)
 
 
 def _rule_project_id(projects: ProjectReads, rule: KeepRule) -> int | None:

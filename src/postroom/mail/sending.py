@@ -152,7 +152,7 @@ def refusals(
 class Delivery(TypedDict):
     """The delivery to the agents of one project.
 
-    It says, in the same order, how each of them will see the message.
+    A delivery says, in the same order, how each agent will see the message.
     """
 
     project: str
@@ -164,7 +164,7 @@ class Delivery(TypedDict):
 class Sent(TypedDict):
     """A stored message.
 
-    It is in the inboxes of `count` recipients, which does not mean that they have read it.
+    The message is in the inboxes of `count` recipients, which does not mean that they have read it.
     """
 
     count: int
@@ -252,7 +252,7 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
             named.add(name.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
-            f"a message belongs to one thread, but this one names {', '.join(sorted(named))}",
+            f"a message belongs to only one thread, but this message names {', '.join(sorted(named))}",
             value=sorted(named),
             remedy="send a separate message for each thread",
         )

@@ -163,7 +163,7 @@ class Mail:
         `dice` makes the random numbers of a call from its seed. `keep_token` creates a token for an agent of
         a project, stores it in a private file, and returns the token and the path. `tracing` traces calls and
         runs for external monitoring. `waker` returns an object that wakes recipients in the same change that
-        stores their messages. Without it, the waker finds the recipients later.
+        stores their messages. Without `waker`, recipients are found later.
         """
         self.store = store
         self.clock = clock
@@ -318,7 +318,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        With `accept`, recipients are woken in the same change. Otherwise they are found later.
+        With `accept`, recipients are woken in the same change. Without `accept`, recipients are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -495,7 +495,12 @@ class Mail:
     async def _prepare(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Read the files that a command needs, because slow reads must not happen inside a transaction."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
-            root = await self._root_for(command, caller)
+            # The folder of the sender's project, after checking that the caller may act as the sender.
+            def look(tx: MailReads) -> str:
+                project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
+                return project.human_key
+
+            root = await self.store.read(look)
             return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
         return ()
 
@@ -507,15 +512,6 @@ class Mail:
         if not is_looked_at or _is_bound(caller) or self.rules.projects_by != "repository":
             return None  # a caller that is bound to a project cannot create projects or aliases
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
-
-    async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
-        """Return the folder of the sender's project, after checking that the caller may act as the sender."""
-
-        def look(tx: MailReads) -> str:
-            project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
-            return project.human_key
-
-        return await self.store.read(look)
 
 
 def _is_bound(caller: Caller) -> bool:

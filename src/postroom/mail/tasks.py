@@ -865,7 +865,8 @@ def _tell(  # noqa: PLR0913 - the parts of a message
 ) -> int:
     """Store a message in the task's thread, and return its id.
 
-    Its recipients are `only`, or else the task's author and the agents in `also`; the actor `by` gets none.
+    The recipients are `only`, or else the task's author and the agents in `also`; the actor `by` gets no
+    message.
 
     Recipients that refuse messages are left out. If no recipient is left, the message is in the thread but in
     no inbox.

@@ -5,7 +5,7 @@ a while. A revocation takes effect at once. The client generates the token and s
 that did not get the result can therefore repeat the call without creating a second token. Each check reads
 the store, so a token is invalid as soon as the call that revoked it has returned.
 
-A run's token gives one run of one agent access to the server while the run's program is active. These tokens
+A run's token gives one run of one agent access to the server while the run's program is active. Run tokens
 are kept only in memory, so the tokens of a killed server are invalid after it restarts.
 """
 
@@ -92,7 +92,7 @@ class NamedTokens:
         self._shared = shared
         self._tasks = Tasks("tokens")
         self.runs = RunTokens()
-        """The tokens of the runs that are active here."""
+        """The tokens of the runs that are active on this server."""
 
     async def recognise(self, token: str) -> Grant:
         """Return the permissions of a token and record its use; nothing is cached.

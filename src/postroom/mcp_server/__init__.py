@@ -1,4 +1,4 @@
-"""MCP over agent mail: a thin registration of operations as tools and of their views as resources.
+"""The MCP interface: offers mail operations as tools, and views of the data as resources.
 
-The SDK is loaded by its users: `server`, `short_way` and `endpoint` need it, the rest does not.
+Importing this package does not load the MCP SDK: only `server`, `short_way` and `endpoint` load it.
 """

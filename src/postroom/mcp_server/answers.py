@@ -1,4 +1,4 @@
-"""Answers of tools: the result of an operation, or its refusal, in MCP's form."""
+"""Converts the result of an operation, or its error, to the result of an MCP tool call."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -14,23 +14,29 @@ from postroom.services.calls import Calls
 
 _LOG = get_logger(__name__)
 Untold = Callable[[str], Awaitable[str]]
-"""Returns a run's new messages that its program has not got yet; empty if there are none."""
+"""Returns the new messages for a run that its program has not received yet; empty if there are none."""
 CAME: Final = "messages_for_this_run"
-"""The field of structured content with these messages."""
+"""The field of the structured content that contains these messages."""
 _GIVES_STRUCTURED: Final = ("claude", "codex")
-"""The clients that give their model the structured content and no text. Others give it the text."""
+"""The clients that pass the structured content to their model, but not the text.
+
+Other clients pass the text.
+"""
 _GIVES_BOTH: Final = ("cline", "@cline", "copilot", "github-copilot")
-"""The clients that give their model both the text and the structured content, each body twice."""
+"""The clients that pass both the text and the structured content to their model."""
 
 
 def takes_text_only(client: str) -> bool:
-    """Return whether a client gets answers as text only, and therefore tools without output schemas."""
+    """Return whether a client's tool results must contain only text.
+
+    The tools of such a client have no output schemas.
+    """
     return client.lower().startswith(_GIVES_BOTH)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer to one call; `came` are new messages for the run that made the call."""
+    """The result of one tool call. `came` contains new messages for the run that made the call."""
 
     text: str
     structured: dict[str, Any]
@@ -54,9 +60,11 @@ async def answer_call(
     follows: str | None = None,
     untold: Untold | None = None,
 ) -> ToolAnswer:
-    """Perform an operation; every refusal is an answer with code, value and remedy, never a traceback.
+    """Perform an operation.
 
-    The answer to a run's call includes new messages for this run.
+    An error becomes a result with a code, the invalid value and a remedy, but never with a traceback.
+
+    The result of a call from a run also contains the new messages for this run.
     """
     try:
         answer = await calls.perform(name, arguments, caller=caller, follows=follows)
@@ -80,7 +88,7 @@ def as_json(value: Any) -> str:
 
 
 def crash(name: str) -> dict[str, object]:
-    """Log the current exception, and return its answer for the client."""
+    """Log the current exception, and return the result that reports it to the client."""
     reference = uuid.uuid4().hex[:12]
     _LOG.exception("mcp.tool_crashed", tool=name, reference=reference)
     return {
@@ -94,7 +102,7 @@ def crash(name: str) -> dict[str, object]:
 
 
 def refused(error: dict[str, object]) -> ToolAnswer:
-    """Return a refusal as the answer of a tool."""
+    """Return an error as the result of a tool call."""
     text = f"{error['code']}: {error['message']}"
     if error["remedy"]:
         text += f"\nremedy: {error['remedy']}"

@@ -1,6 +1,6 @@
-"""Determines a request's caller from the access check's marks and the headers, and its token's scopes.
+"""Identifies the caller of an MCP request, and checks the scopes of the caller's token.
 
-Allowed messages are checked again by the handler that performs them; unknown methods need no scope.
+The handler that performs an allowed message checks its scopes again. Unknown methods need no scope.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ GRANT_SCOPE: Final = "postroom.grant"
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request: from the access check's marks, or from an agent's token."""
+    """Return the caller of a request, as the access check or an agent's token proves it."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
     grant = request.scope.get(GRANT_SCOPE)
     return Caller(
@@ -45,11 +45,11 @@ def client_of(request: Request | None, meta: Mapping[str, Any] | None) -> str:
 
 
 def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
-    """Raise unless a token of this grant may send a message.
+    """Raise an error if a token of this grant may not send this message.
 
     Raises:
-        InsufficientScope: The token lacks the scopes for the call, read or subscription.
-        NotPermitted: The token is bound to a project, and subscribes to another project.
+        InsufficientScope: The token lacks a scope that the call, the read or the subscription needs.
+        NotPermitted: The token is bound to a project, but the message subscribes to another project.
     """
     params = message.get("params") or {}
     match message.get("method"):

@@ -1,10 +1,11 @@
-"""A card with the open questions, which a client shows to its person: MCP Apps, `io.modelcontextprotocol/ui`.
+"""A card with the open questions: a small HTML page that an MCP client shows to its user.
 
     list_questions ─▶ result, and the client shows the card `ui://postroom/questions` in a sandbox
     the person presses a button in the card ─▶ client ─▶ answer_question ─▶ the record of the question
 
-Only clients that declare the extension, and that have the operator's rights, are offered the two tools. The
-second one is for the card and not for the model. All other clients see no difference.
+The two tools are offered only to clients that declare the MCP Apps extension and whose caller has the
+operator's rights. The second tool is for the card, and not for the model. All other clients get the same
+tools as before.
 """
 
 from collections.abc import Mapping
@@ -33,13 +34,16 @@ CARD_TOOLS: Final = (LIST, ANSWER)
 
 
 def is_offered(caller: Caller) -> bool:
-    """Return whether a caller has the operator's rights: an agent must not answer its own question."""
+    """Return whether a caller has the operator's rights.
+
+    Other callers get no card, because an agent must not answer its own question.
+    """
     is_agent = caller.agent_token is not None or caller.run_id is not None or caller.agent_id is not None
     return not is_agent and (caller.grant is None or caller.grant.scopes >= ADMIN)
 
 
 def declares_cards(capabilities: object) -> bool:
-    """Return whether a client's capabilities say that it shows cards in HTML."""
+    """Return whether the capabilities of a client say that it can show cards in HTML."""
     extensions = capabilities.get("extensions") if isinstance(capabilities, Mapping) else None
     declared = extensions.get(EXTENSION) if isinstance(extensions, Mapping) else None
     kinds = declared.get("mimeTypes") if isinstance(declared, Mapping) else None
@@ -48,20 +52,20 @@ def declares_cards(capabilities: object) -> bool:
 
 @cache
 def card_tools() -> tuple[Tool, ...]:
-    """Return the tool that shows the card, and the one with which the card answers."""
+    """Return two tools: the one that shows the card, and the one with which the card sends an answer."""
     number = {"type": "string", "description": "the question's number"}
     answer = {"type": ["string", "object"], "description": "yes or no, a choice, a text, or the fields"}
     return (
         Tool(
             name=LIST,
-            description="Show the person the open questions of all agents, to answer them.",
+            description="Show the open questions of all agents to the person, who can answer them.",
             input_schema={"type": "object", "properties": {}, "additionalProperties": False},
             annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
             _meta={"ui": {"resourceUri": CARD_URI, "visibility": ["model", "app"]}},
         ),
         Tool(
             name=ANSWER,
-            description="Pass on the person's answer to a question. Only the card calls it.",
+            description="Store the person's answer to a question. Only the card calls this tool.",
             input_schema={
                 "type": "object",
                 "properties": {"number": number, "answer": answer, "why": {"type": "string"}},
@@ -77,7 +81,7 @@ def card_tools() -> tuple[Tool, ...]:
 
 
 def card() -> ReadResourceContents:
-    """Return the card. It loads nothing, so the client's policy may forbid all connections."""
+    """Return the card. The card loads nothing, so the client's policy may forbid all connections."""
     page = files("postroom.mcp_server").joinpath("card.html").read_text(encoding="utf-8")
     return ReadResourceContents(content=page, mime_type=MIME_TYPE, meta={"ui": {"prefersBorder": True}})
 
@@ -85,7 +89,10 @@ def card() -> ReadResourceContents:
 async def call_card_tool(
     questions: QuestionService, name: str, arguments: Mapping[str, Any], client: str
 ) -> ToolAnswer:
-    """Perform a call of the card, or of the model that shows it; a refusal is an answer, too."""
+    """Perform a tool call of the card, or of the model that shows the card.
+
+    An error becomes a result, too.
+    """
     try:
         return await (
             _list_questions(questions, client)

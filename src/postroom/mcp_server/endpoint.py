@@ -1,12 +1,15 @@
-"""The layer between the access check and the SDK's transport; it corrects and extends the transport.
+"""The layer between the access check and the transport of the MCP SDK.
 
-- A message is parsed once, strictly by JSON and JSON-RPC; the transport would answer a broken message with
-  its validator's report.
-- A request without an Accept header accepts any answer, as HTTP defines; the transport would refuse it.
-- A named token with too few scopes gets HTTP's own 403, which clients understand.
-- A batch is answered as a list: revision 2025-03-26 requires servers to accept batches.
-- POST is the only method. The transport would hold an empty stream open for every GET; answers never need
-  one, and news comes by `subscriptions/listen`.
+This layer corrects and extends the transport.
+
+- A message is parsed only once, strictly according to JSON and JSON-RPC. The transport would answer an
+  invalid message with the report of its validator.
+- A request without an Accept header accepts every type of response, as HTTP defines. The transport would
+  reject the request.
+- A request whose named token has too few scopes gets the HTTP status 403, which clients understand.
+- A batch of messages is answered as a list, because revision 2025-03-26 requires servers to accept batches.
+- POST is the only method. The transport would keep an empty stream open for every GET request, although no
+  response needs one and changes are announced through `subscriptions/listen`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +36,19 @@ from postroom.mcp_server.windows import marks_of
 _REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
 MAX_BATCH: Final = 100
-"""Maximum messages of a batch."""
+"""Maximum number of messages in a batch."""
 
 
 class Endpoint:
-    """Answers plain calls by the short way, if there is one, and passes the rest on to the transport."""
+    """Answers plain tool calls itself, if it has a `ShortWay`, and passes on all other requests."""
 
     def __init__(
         self, transport: ASGIApp, short_way: ShortWay | None = None, server: PostroomMcpServer | None = None
     ) -> None:
-        """`server` asks the people at clients that declare elicitation in a handshake."""
+        """`server` is the MCP server.
+
+        The server asks the people whose clients declared elicitation in their handshake.
+        """
         self._transport = transport
         self._server = server
         self._short_way = short_way
@@ -93,10 +99,18 @@ class Endpoint:
         if answer is not None:
             await answer(scope, receive, send)
         else:
-            await self._transport(scope, _replay(body, receive), send)
+            # Replay the body that was read, then pass on later messages.
+            waiting = [body]
+
+            async def again() -> Message:
+                if waiting:
+                    return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+                return await receive()
+
+            await self._transport(scope, again, send)
 
     async def _answer_batch(self, scope: Scope, receive: Receive, documents: list[object]) -> Response:
-        """Serve the messages of a batch one after another; return their answers, in order, in one list.
+        """Process the messages of a batch one after another; return their answers as one list, in order.
 
         A message without an answer, such as a notification, adds nothing to the list.
         """
@@ -105,7 +119,7 @@ class Endpoint:
         if any(
             isinstance(document, dict) and document.get("method") == "initialize" for document in documents
         ):
-            return _refusal(400, INVALID_REQUEST, "send `initialize` alone, not in a batch")
+            return _refusal(400, INVALID_REQUEST, "send `initialize` as a single message, not in a batch")
         answers: list[bytes] = []
         for document in documents:
             answer = bytearray()
@@ -122,7 +136,7 @@ class Endpoint:
 
 
 def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
-    """Return the refusal of an unknown revision that the transport would mistake for a newer revision."""
+    """Return an error for an unknown protocol revision that the transport would mistake for a newer one."""
     revision = request.headers.get("mcp-protocol-version")
     named = (message.get("params") or {}).get("_meta")
     if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
@@ -149,20 +163,8 @@ def _with_session(send: Send, marks: Sequence[str]) -> Send:
     return sent
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Replay the body that was read, then pass on later messages."""
-    waiting = [body]
-
-    async def again() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
-
-    return again
-
-
 def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
-    """Return the refusal of a message that the caller's named token may not send; else None."""
+    """Return the error for a message that the caller's named token may not send; return None if it may."""
     grant = scope.get(GRANT_SCOPE)
     if grant is None:
         return None
@@ -178,23 +180,26 @@ def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
 
 
 def _takes_batches(request: Request) -> bool:
-    """Return whether the revision allows batches; a request without the header uses 2025-03-26."""
+    """Return whether the request's protocol revision allows batches.
+
+    A request that names no revision uses 2025-03-26.
+    """
     return request.headers.get("mcp-protocol-version") in (None, "2024-11-05", "2025-03-26")
 
 
 def _decode(body: bytes) -> object:
-    """Return the JSON document of a body, or the refusal of an invalid body."""
+    """Return the JSON document in a request body, or an error response if the body is invalid."""
     try:
         return msgspec.json.decode(body)
     except UnicodeDecodeError:
         return _refusal(400, PARSE_ERROR, "the body is not UTF-8")
     except (msgspec.DecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "the JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
         return _refusal(400, PARSE_ERROR, f"the body is not valid JSON: {reason}")
 
 
 def _message(found: object) -> dict[str, Any] | Response:
-    """Return the message in a document, or the refusal of an invalid document."""
+    """Return the JSON-RPC message in a document, or an error response if the document is invalid."""
     if isinstance(found, list):
         return _refusal(
             400, INVALID_REQUEST, "send one message per request; only revision 2025-03-26 supports batches"
@@ -216,7 +221,10 @@ def _is_call(found: dict[str, Any]) -> bool:
 
 
 def _is_answer(found: dict[str, Any]) -> bool:
-    """Whether it answers a request. The only requests of this server are elicitations."""
+    """Return whether the message answers a request of this server.
+
+    This server sends no requests except elicitations.
+    """
     if "id" not in found or "method" in found:
         return False
     error = found.get("error")
@@ -245,7 +253,7 @@ class McpOverHttp:
         is_traced: bool = False,
         short: bool = True,
     ) -> None:
-        """Without `short` every message goes through the SDK, for comparisons in tests and benchmarks."""
+        """If `short` is None, the SDK handles every message; tests and benchmarks use this to compare."""
         server.streamable_http_app(
             json_response=True,
             stateless_http=True,

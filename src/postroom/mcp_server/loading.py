@@ -1,4 +1,4 @@
-"""Loads the SDK at the first MCP message, because it takes a third of the startup time and idle memory."""
+"""Loads the MCP SDK at the first MCP message, because it takes a third of startup time and idle memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from postroom.mcp_server.endpoint import McpOverHttp
 
 _LOADED: Final = ("postroom.mcp_server.endpoint", "rich.logging")
-"""Modules that the first MCP request needs; the SDK imports the second when a server is made."""
+"""The modules that the first MCP request needs. The SDK imports the second one when it creates a server."""
 
 
 class LoadedOnUse:
-    """MCP over HTTP, created with the first request; concurrent requests wait for it."""
+    """An MCP endpoint that is created at the first request.
+
+    Other requests that arrive meanwhile wait for it.
+    """
 
     def __init__(self, make: Callable[[], "McpOverHttp"]) -> None:
         self._make = make
@@ -32,7 +35,7 @@ class LoadedOnUse:
         await running(scope, receive, send)
 
     async def run(self) -> None:
-        """Run the created endpoint, until `end` is called."""
+        """Run the endpoint, once it has been created, until `end` is called."""
         await self._begin.wait()
         if self._made is None or self._end.is_set():
             return

@@ -1,4 +1,7 @@
-"""The tools listed at each address of the endpoint: each tool takes space in a client's prompt."""
+"""Decides which tools each address of the endpoint lists.
+
+Each listed tool takes space in the prompt of the client's model.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -10,7 +13,11 @@ from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]
-"""All operations; the common ones; the common ones and the ones reserved for runs of the server."""
+"""A selection of tools:
+
+`full` has all operations, `core` has the common ones, and `run` adds the operations for runs of this server
+to the common ones.
+"""
 
 CORE: Final = (
     "start_session",
@@ -33,22 +40,28 @@ CORE: Final = (
     "find_notes",
     "catch_up",
 )
-"""Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""
+"""The tools that agents need every day.
+
+Rare operations, and decisions of people, are only in the full profile.
+"""
 IN_RUNS: Final = ("ask_person",)
 _PROFILE_SCOPE: Final = "postroom.profile"
 
 
 def operations_of(profile: Profile) -> tuple[Operation, ...]:
-    """Return the operations of a profile in an order that never changes: clients cache prompts with it."""
+    """Return the operations of a profile.
+
+    The order of the operations never changes, because clients cache prompts that contain them.
+    """
     if profile == "full":
         return MAIL_OPERATIONS
     return tuple(OPERATIONS[name] for name in (*CORE, *(IN_RUNS if profile == "run" else ())))
 
 
 def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
-    """Return the profile of a request's address; `default` if it names none.
+    """Return the profile that the address of a request names, or `default` if it names none.
 
-    A run that this server started, identified by its token, gets `run` in place of `core`.
+    If a run that this server started makes the request with its token, the profile `run` replaces `core`.
     """
     profile: Profile = scope.get(_PROFILE_SCOPE) or default
     grant = scope.get(GRANT_SCOPE)
@@ -56,10 +69,10 @@ def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
 
 
 class Addresses:
-    """Maps each address of the endpoint, with or without a final slash, to the one route."""
+    """Maps each address of the endpoint, with or without a final slash, to a single route."""
 
     def __init__(self, app: ASGIApp, mcp_path: str, *, others: tuple[str, ...] = ()) -> None:
-        """`others` are additional paths for the same endpoint as `mcp_path`."""
+        """`others` are additional paths of the same endpoint as `mcp_path`."""
         self._app = app
         self._mcp_path = mcp_path
         tails: dict[str, Profile | None] = {"": None, "/core": "core", "/full": "full"}
@@ -71,7 +84,7 @@ class Addresses:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rewrite an address of the endpoint to its route, note the profile, and pass the request on."""
+        """Rewrite the path of a request to the endpoint's route, record the profile, and pass it on."""
         if scope["type"] == "http" and scope["path"] in self._known:
             profile = self._known[scope["path"]]
             path = {"path": self._mcp_path, "raw_path": self._mcp_path.encode()}

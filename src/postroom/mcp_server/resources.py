@@ -1,4 +1,7 @@
-"""The resources: views that are also tools, under `mail://` addresses, to read or to subscribe to."""
+"""The resources: views with `mail://` addresses, which clients can read and subscribe to.
+
+Each view is also a tool.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +16,12 @@ from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
 from postroom.mail.service import Mail
 
 _LISTED: Final = 1_000
-"""Projects and agents that are searched for suggestions."""
+"""Maximum number of projects, and of agents, that are searched for suggestions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailResource:
-    """One kind of resource: its address, and the operation whose answer it shows."""
+    """One kind of resource: the pattern of its address, and the operation that returns its content."""
 
     name: str
     template: str
@@ -28,7 +31,7 @@ class MailResource:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """The expression that matches addresses of this kind."""
+        """The regular expression that matches the addresses of this kind of resource."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/?#]+)", self.template) + r"\Z")
 
 
@@ -84,7 +87,10 @@ RESOURCES: tuple[MailResource, ...] = (
 
 
 def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
-    """Return the kind of resource of an address, and the address's parts; None for an unknown kind."""
+    """Return the kind of resource that an address belongs to, and the parts of the address.
+
+    Return None for an unknown kind.
+    """
     for kind in RESOURCES:
         if match := kind.pattern.match(uri):
             return kind, {name: unquote(value) for name, value in match.groupdict().items()}
@@ -94,9 +100,9 @@ def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
 async def suggested(
     mail: Mail, template: str, argument: str, begin: str, known: Mapping[str, str], caller: Caller
 ) -> list[str]:
-    """Return values for a part of an address with this beginning: projects, agents, or the newest threads.
+    """Return suggestions that begin with a given text: projects, agents, or the newest threads.
 
-    `known` holds the parts before it. Ids of messages and files have no suggestions.
+    `known` contains the parts before it. There are no suggestions for the ids of messages and files.
 
     Raises:
         InvalidArgument: No kind of resource has this template, or the template has no such part.
@@ -126,7 +132,7 @@ async def suggested(
 
 
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:
-    """Return the plain value of a resource; for an attachment, the record and the bytes.
+    """Return the content of a resource as plain data; for an attachment, return its record and its bytes.
 
     Raises:
         InvalidArgument: No kind of resource has such an address.

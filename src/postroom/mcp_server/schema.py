@@ -1,4 +1,4 @@
-"""Turns a command into a small JSON schema: no titles, no nulls, no references; each word costs tokens."""
+"""Converts commands to small JSON schemas, without titles, nulls and references, to save tokens."""
 
 import re
 from functools import cache
@@ -11,13 +11,19 @@ from postroom.mail.commands import Command
 
 _NOISE = ("title", "default")
 _CHECKED_ANYWAY = ("maximum", "minimum", "minLength", "maxLength", "pattern", "maxItems", "minItems")
-"""Bounds that the server checks, with a clear refusal; in each prompt they would cost tokens."""
+"""Bounds that the schemas omit to save tokens.
+
+The server checks them and reports a violation with a clear error.
+"""
 _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 
 @cache
 def input_schema(command: type[Command]) -> dict[str, Any]:
-    """Return the shared JSON schema of a command's arguments, built once: do not change it."""
+    """Return the JSON schema of a command's arguments.
+
+    The schema is built once and shared, so do not change it.
+    """
     _, components = msgspec.json.schema_components([command])
     schema = _inline(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}
@@ -44,12 +50,19 @@ ERROR_SCHEMA = {
     },
     "required": ["error"],
 }
-"""The structured content of a refused call; some clients validate refusals by the tool's schema too."""
+"""The schema of the structured content of a failed call.
+
+This schema is part of each output schema, because some clients validate errors against the tool's schema,
+too.
+"""
 
 
 @cache
 def output_schema(operation: Operation) -> dict[str, Any]:
-    """Return the shared JSON schema of a tool's structured content, built once: do not change it."""
+    """Return the JSON schema of a tool's structured content.
+
+    The schema is built once and shared, so do not change it.
+    """
     (schema,), components = msgspec.json.schema_components([operation.answer])
     answer = _without_prose(_inline(schema, components))
     if answer.get("type") != "object":
@@ -58,7 +71,7 @@ def output_schema(operation: Operation) -> dict[str, Any]:
 
 
 def _without_prose(schema: Any) -> Any:
-    """Return a schema without titles and descriptions."""
+    """Return the schema without its titles and descriptions."""
     if isinstance(schema, list):
         return [_without_prose(item) for item in schema]
     if not isinstance(schema, dict):
@@ -83,7 +96,10 @@ def _inline(schema: Any, components: dict[str, Any]) -> Any:
 
 
 def _small(schema: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what no caller needs: an optional argument is omitted, not sent as null."""
+    """Return the schema without the parts that no caller needs.
+
+    For example, an optional argument cannot be null, because callers omit it.
+    """
     if choices := schema.get("anyOf"):
         alternatives = [choice for choice in choices if choice != {"type": "null"}]
         if len(alternatives) == 1:
@@ -109,9 +125,9 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def estimated_tokens(text: str) -> int:
-    """Return a cautious estimate of the tokens of a text: parts of words, digits and sequences of marks.
+    """Return a cautious estimate of the number of tokens in a text, from its words, digits and punctuation.
 
-    Compared with a real tokenizer (o200k), it overestimates our definitions by a tenth to a third, and never
-    underestimates them.
+    Compared with a real tokenizer (o200k), the estimate for our tool definitions is a tenth to a third too
+    high, and never too low.
     """
     return max(len(_WORDS.findall(text)), len(text) // 4)

@@ -1,7 +1,7 @@
-"""The MCP server: the SDK's, with the mail room's operations as its tools and typed refusals as results.
+"""The MCP server: the server of the MCP SDK, with mail operations as its tools and typed errors as results.
 
-Built on the SDK's `MCPServer` and not on the framework above it: the same in-memory client is served at
-twice the rate (docs/internals/benchmarks.md, ADR 2).
+The server uses the SDK's low-level server and not the framework above it, which serves the same in-memory
+client half as fast (docs/internals/benchmarks.md, ADR 2).
 """
 
 import json
@@ -67,7 +67,7 @@ from postroom.version import __version__
 
 CORE_TOKEN_LIMIT = 3_900
 MAX_COMPLETIONS = 100
-"""Maximum values of one answer, a limit of the protocol."""
+"""Maximum number of suggestions in one answer; the protocol sets this limit."""
 
 
 def tools_of(profile: Profile) -> list[Tool]:
@@ -95,9 +95,9 @@ def _tool(operation: Operation) -> Tool:
 
 
 def definition_tokens(profile: Profile) -> int:
-    """Return an estimate of the tokens that a profile's definitions take in a model's prompt.
+    """Return an estimate of how many tokens a profile's tool definitions take in a model's prompt.
 
-    Hints and schemas of answers are for the client and are not counted.
+    Hints and output schemas are not counted, because they are for the client and not for its model.
     """
     definitions: list[dict[str, Any]] = [
         tool.model_dump(
@@ -118,7 +118,7 @@ INSTRUCTIONS = (
 
 
 class PostroomMcpServer(MCPServer[Any]):
-    """An MCP server over one `Mail`; several servers in one process may share it."""
+    """An MCP server for one `Mail`. Several servers in one process may share the same `Mail`."""
 
     def __init__(  # noqa: PLR0913 - its collaborators by name
         self,
@@ -132,10 +132,10 @@ class PostroomMcpServer(MCPServer[Any]):
         windows: Windows | None = None,
         **settings: Any,
     ) -> None:
-        """`profile` is that of `mcp_path`, the address that names none.
+        """`profile` is the profile of the address `mcp_path`, which names none itself.
 
-        `untold` returns a run's new messages, which the answers of tools deliver to its program. `windows`
-        asks the person at a client that supports elicitation.
+        `untold` returns the new messages for a run, which tool results deliver to the program of the run.
+        `windows` asks the person at a client that supports elicitation.
         """
         self.news = subscriptions or Subscriptions()
         super().__init__(
@@ -172,12 +172,12 @@ class PostroomMcpServer(MCPServer[Any]):
         return self._calls[self._profile_for(request)]
 
     def short_way(self, *, is_traced: bool = False) -> ShortWay:
-        """Return the handler that answers plain HTTP calls without the SDK's transport."""
+        """Return the handler that answers plain HTTP calls without the transport of the SDK."""
         info = self._lowlevel_server.server_info_stamp
         return ShortWay(self._calls_for, server_info=info, untold=self.untold, is_traced=is_traced)
 
     def end_listening(self) -> None:
-        """End all subscriptions, so that no stream delays a stop."""
+        """End all subscriptions, so that no open stream delays the shutdown."""
         self._listening.close()
 
     async def _listen(
@@ -190,7 +190,10 @@ class PostroomMcpServer(MCPServer[Any]):
     async def _complete(
         self, context: ServerRequestContext[Any, Any], asked: CompleteRequestParams
     ) -> CompleteResult:
-        """Suggest values for a part of a resource's address; there are no prompts."""
+        """Suggest values for a part of a resource's address.
+
+        There are no prompts that could need suggestions.
+        """
         if not isinstance(asked.ref, ResourceTemplateReference):
             raise _no_prompt(asked.ref.name)
         arguments = (asked.context.arguments if asked.context else None) or {}
@@ -219,7 +222,7 @@ class PostroomMcpServer(MCPServer[Any]):
         return ListToolsResult(tools=tools)
 
     def _shows_cards(self, request: Request | None, meta: Mapping[str, Any] | None) -> bool:
-        """Return whether the caller has the operator's rights at a client that shows cards."""
+        """Return whether the caller has the operator's rights and uses a client that can show cards."""
         declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
         is_declared = declares_cards(declared) or is_marked(request, CARDS)
         return self.windows is not None and is_declared and is_offered(_identify_caller(request))
@@ -241,13 +244,16 @@ class PostroomMcpServer(MCPServer[Any]):
         ]
 
     async def list_resources(self) -> list[ResourceInfo]:
-        """Return no single resources: each is reached through its template."""
+        """Return an empty list, because every resource is reached through its template."""
         return []
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
+        """Perform an operation.
+
+        An error becomes a result with a code, the invalid value and a remedy, but never with a traceback.
+        """
         request = _request_in(context)
         calls, caller = self._calls_for(request), _identify_caller(request)
         client = client_of(request, None if context is None else _meta_in(context))
@@ -271,7 +277,10 @@ class PostroomMcpServer(MCPServer[Any]):
         return _result(answer, client)
 
     async def ask_in_stream(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        """Return the stream that asks the person at a client with a handshake; None for other calls."""
+        """Return the stream that asks the person at a client that declared elicitation in its handshake.
+
+        Return None for other calls.
+        """
         params, request = message.get("params") or {}, Request(scope)
         accepts = request.headers.get("accept", "")
         is_asking = message.get("method") == "tools/call" and params.get("name") == ASK and "id" in message
@@ -298,7 +307,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> list[ReadResourceContents]:
-        """Return a resource as JSON; an attachment and the card unchanged."""
+        """Return a resource as JSON. The bytes of an attachment, and the card, are returned unchanged."""
         if str(uri) == CARD_URI:
             return [card()]
         try:
@@ -316,10 +325,10 @@ class PostroomMcpServer(MCPServer[Any]):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
     ) -> Any:
-        """Refuse: there are no prompts.
+        """Raise an error, because this server has no prompts.
 
         Raises:
-            MCPError: Always; the SDK's own refusal would be an internal error with a traceback in the log.
+            MCPError: Always. Without this, the SDK would log a traceback and return an internal error.
         """
         raise _no_prompt(name)
 
@@ -329,7 +338,7 @@ def _no_prompt(name: str) -> MCPError:
 
 
 def _request_in(context: Context[Any, Any] | None) -> Request | None:
-    """Return the HTTP request of a call; None for a call from within this process."""
+    """Return the HTTP request of a call. Return None if the call comes from this process."""
     try:
         return None if context is None else context.request_context.request
     except ValueError:  # a context without a request
@@ -337,7 +346,7 @@ def _request_in(context: Context[Any, Any] | None) -> Request | None:
 
 
 def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
-    """Return the metadata of a call; None for a call from within this process."""
+    """Return the metadata of a call. Return None if the call comes from this process."""
     try:
         return context.request_context.meta
     except ValueError:  # a context without a request
@@ -345,7 +354,10 @@ def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
 
 
 def _identify_caller(request: Request | None) -> Caller:
-    """Return the caller: over HTTP, the one that the headers prove; in memory, one without an identity."""
+    """Return the caller of a call.
+
+    An HTTP request proves its caller by its headers. A call from this process has no identity.
+    """
     return Caller() if request is None else caller_of(request)
 
 
@@ -359,7 +371,7 @@ def _result(answer: ToolAnswer, client: str) -> CallToolResult:
 
 
 def _elicits(context: Context[Any, Any] | None) -> bool:
-    """Return whether a call of revision 2026-07-28 declares that its client can ask its user."""
+    """Return whether a call of protocol revision 2026-07-28 declares that its client can ask its user."""
     meta = None if context is None else _meta_in(context)
     declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
     return isinstance(declared, Mapping) and "elicitation" in declared
@@ -372,5 +384,8 @@ def _elicitation_required(question: OpenQuestion, why: str = "") -> InputRequire
 
 
 def _read_error(code: int, uri: str, error: dict[str, object]) -> MCPError:
-    """Return the error for a failed read of a resource; revision 2026-07-28 requires its address."""
+    """Return the error for a failed read of a resource.
+
+    Protocol revision 2026-07-28 requires it to contain the address of the resource.
+    """
     return MCPError(code=code, message=str(error["message"]), data={**error, "uri": uri})

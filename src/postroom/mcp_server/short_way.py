@@ -1,8 +1,10 @@
-"""A short path for `tools/call`: plain calls get the same answers, without the SDK's transport.
+"""Answers plain `tools/call` requests without the transport of the MCP SDK, which is faster.
 
-It accepts only the known forms of headers and messages that clients send. All others, and all invalid ones,
-go to the SDK, which refuses them in its own words, so that no refusal is implemented twice. A test compares
-the answers of both ways (ADR 30).
+The answers are the same.
+
+This module accepts only the forms of headers and messages that clients are known to send. The SDK handles all
+other requests. The SDK also rejects the invalid ones, so no error is implemented twice. A test compares the
+answers of both implementations (ADR 30).
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +25,7 @@ from postroom.services.calls import Calls
 
 _CALL: Final = "tools/call"
 _UNNAMED_REVISION: Final = "2025-03-26"
-"""The revision of a client that names none; the SDK assumes the same."""
+"""The protocol revision of a client that names none. The SDK assumes the same."""
 _MARK: Final = "io.modelcontextprotocol/"
 _REVISION_KEY: Final = f"{_MARK}protocolVersion"
 _ENVELOPE: Final = {_REVISION_KEY, f"{_MARK}clientCapabilities"}
@@ -37,7 +39,7 @@ _JSON_TYPES: Final = {"application/json", "application/*", "*/*"}
 
 
 class ShortWay:
-    """Answers plain calls of tools; stateless, as the endpoint is."""
+    """Answers plain tool calls. The class keeps no state between calls."""
 
     def __init__(
         self,
@@ -47,12 +49,12 @@ class ShortWay:
         untold: Untold | None = None,
         is_traced: bool = False,
     ) -> None:
-        """`calls_for` returns the calls of the profile that a request's address selects.
+        """`calls_for` returns the calls of the profile that the address of a request selects.
 
-        `server_info` describes this server in each answer of the newest revision. `untold` returns a run's
-        new messages.
+        `server_info` describes this server in each answer of the newest revision. `untold` returns the new
+        messages for a run.
 
-        With `is_traced` every call uses the SDK, which creates a span around each.
+        If `is_traced` is true, every call goes through the SDK, which creates a tracing span for each.
         """
         self._calls_for = calls_for
         self._untold = untold
@@ -60,7 +62,10 @@ class ShortWay:
         self._envelope = {"resultType": "complete", "_meta": {f"{_MARK}serverInfo": dict(server_info)}}
 
     async def answer(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        """Perform a call and return its answer; if the SDK must answer, do nothing and return None."""
+        """Perform a call and return its answer.
+
+        If the SDK must handle the request, do nothing and return None.
+        """
         params = message.get("params")
         if message.get("method") != _CALL or not isinstance(params, dict) or message.keys() != _MESSAGE:
             return None
@@ -88,7 +93,10 @@ class ShortWay:
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes] | None:
-    """Return the relevant headers; None if one of them is repeated or has another form."""
+    """Return the relevant headers of a request.
+
+    Return None if a header is repeated or has an unknown form.
+    """
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _READ:
@@ -103,7 +111,7 @@ def _headers(scope: Scope) -> dict[bytes, bytes] | None:
 
 
 def _revision(headers: Mapping[bytes, bytes], params: Mapping[str, Any]) -> str | None:
-    """Return the revision of a call if its headers and envelope agree on it; else None."""
+    """Return the protocol revision if the headers and the body of a call agree on it, or else None."""
     named = headers.get(b"mcp-protocol-version")
     if named is None:
         return _UNNAMED_REVISION

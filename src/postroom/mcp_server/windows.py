@@ -1,10 +1,11 @@
-"""Questions in the window of the client program whose agent asks: MCP's elicitation, in both of its forms.
+"""Shows the questions of an agent in the window of its client program, by MCP elicitation.
 
     2026-07-28   ask_person ─▶ input_required ─▶ ask_person with the person's answer ─▶ result
     before       ask_person ─▶ stream: elicitation/create ─▶ POST with the person's answer; stream: result
 
-The answer goes through the same service as every other. If somebody answers elsewhere first, the result says
-so. If the person declines, or closes the window, the question stays open: that is neither a yes nor a no.
+The answer is processed by the same service as the answers from all other surfaces. If somebody answers on
+another surface first, the result of the tool says so. If the person declines or closes the window, the
+question stays open, because neither is a yes or a no.
 """
 
 import asyncio
@@ -28,46 +29,52 @@ from postroom.sse import SseResponse, entry
 
 ASK: Final = "ask_person"
 ELICITS: Final = "elicits"
-"""The mark in the session id of a client with elicitation, before revision 2026-07-28.
+"""A mark in the session id of a client that supports elicitation.
 
-The id is not stored: a client that sends it has declared the capability to this or another server.
+The mark is used before protocol revision 2026-07-28.
+
+The server stores no session ids: a client that sends this mark has declared the capability to this server or
+to another one.
 """
 CARDS: Final = "cards"
-"""The mark of a client that shows cards."""
+"""The mark of a client that can show cards."""
 _LOOK_MS: Final = 500
 _OPENS_MS: Final = 10_000
-"""For how long a question is awaited that was asked a moment ago."""
+"""Milliseconds to wait until a question that was asked a moment ago is open."""
 _HEARTBEAT: Final = 30
-"""After how many looks a stream sends a comment, so that no proxy closes it."""
+"""Number of checks for an answer after which a stream sends a comment, so that no proxy closes the stream."""
 Arguments = Mapping[str, Any]
 
 
 def marks_of(capabilities: object) -> list[str]:
-    """Return the marks of a client that declares these capabilities."""
+    """Return the marks for the session id of a client that declares these capabilities."""
     elicits = isinstance(capabilities, Mapping) and "elicitation" in capabilities
     return [ELICITS] * elicits + [CARDS] * declares_cards(capabilities)
 
 
 def is_marked(request: Request | None, mark: str) -> bool:
-    """Return whether a request has this mark in its session id."""
+    """Return whether the session id of a request contains this mark."""
     return request is not None and mark in request.headers.get("mcp-session-id", "").split("-")
 
 
 class Windows:
-    """Asks the person at a client, and passes the answer on."""
+    """Shows a question to the person at a client program, and passes the answer on."""
 
     def __init__(self, questions: QuestionService) -> None:
         self.questions = self._questions = questions
         self._timer = SystemTimer()
         self._replies: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
-        """The open windows of this process, by the id of their request."""
+        """The open windows of this process, keyed by the id of the request that opened the window."""
 
     async def look(self, asked: Arguments, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question, or its answer; None if there is none, or not yet."""
+        """Return a question or its answer.
+
+        Return None if the question does not exist, or does not exist yet.
+        """
         return await self._questions.in_window(str(asked["project_key"]), str(asked["agent_name"]), number)
 
     async def opened(self, asked: Arguments, number: str, client: str) -> OpenQuestion | None:
-        """Return a new question for the window of a client; None if no window may show it."""
+        """Return a new question to show in the window of a client. Return None if no window may show it."""
         for _ in range(_OPENS_MS // 50):
             if (question := await self.look(asked, number)) is not None:
                 break
@@ -82,7 +89,10 @@ class Windows:
     async def take(
         self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str
     ) -> ToolAnswer | tuple[OpenQuestion, str]:
-        """Answer a question with the window's input; return the result, or the question to repeat and why."""
+        """Store the input of the window as the answer.
+
+        Return the result, or the question to show again and the reason.
+        """
         question = await self.look(asked, number)
         if question is None:
             return refused(StaleDecision(f"question {number} is not open", value=number).as_dict())
@@ -105,7 +115,10 @@ class Windows:
         return told(after) if isinstance(after, GivenAnswer) else still_open(number)
 
     def replied(self, message: Mapping[str, Any]) -> bool:
-        """Accept a client's reply to `elicitation/create`; return False if no window here waits for it."""
+        """Accept a client's reply to `elicitation/create`.
+
+        Return False if no window of this process waits for it.
+        """
         waiting = self._replies.get(str(message.get("id")))
         if waiting is None or waiting.done():
             return False
@@ -116,7 +129,7 @@ class Windows:
     def stream(
         self, asked: Arguments, question: OpenQuestion, client: str, shown: Callable[[ToolAnswer], Any]
     ) -> SseResponse:
-        """Return the stream that asks the person and then answers the call; `shown` builds the answer."""
+        """Return a stream that asks the person and then answers the tool call; `shown` builds that answer."""
         ids = [f"{question.number}-{uuid4().hex}"]
 
         async def source() -> AsyncGenerator[str]:
@@ -133,7 +146,10 @@ class Windows:
                     if not waiting.done() and not isinstance(
                         await self.look(asked, question.number), OpenQuestion
                     ):
-                        reason = {"requestId": ids[-1], "reason": "the question was answered elsewhere"}
+                        reason = {
+                            "requestId": ids[-1],
+                            "reason": ("the question was answered in another place"),
+                        }
                         yield _line({"method": "notifications/cancelled", "params": reason})
                         waiting.set_result({"action": "cancel"})
                     elif looks % _HEARTBEAT == 0:
@@ -150,19 +166,25 @@ class Windows:
 
 
 def is_open(answer: ToolAnswer) -> bool:
-    """Return whether the result of `ask_person` names a question that a window can ask."""
+    """Return whether the result of `ask_person` contains a question that a window can show."""
     return not answer.is_error and answer.structured.get("state", "open") == "open"
 
 
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
-    """Return the parameters of `elicitation/create` for a question; `why` is the error in the last answer."""
+    """Return the parameters of `elicitation/create` for a question.
+
+    `why` explains why the previous answer was rejected.
+    """
     action = f"A yes permits exactly this:\n{exact(question.asked.action)}" if question.asked.action else ""
     parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
     return {"message": "\n\n".join(filter(None, parts)), "requestedSchema": schema_of(question.asked)}
 
 
 def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
-    """Return the result with the answer; with `first`, a person answered elsewhere before the window did."""
+    """Return the tool result with the answer.
+
+    `first` means that another person answered before the window did.
+    """
     word = {True: "yes", False: "no", None: ""}[given.approved]
     answer = ": ".join(filter(None, (word, given.why)))
     where = f", {given.where} before the window" if first else ""
@@ -171,7 +193,7 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
 
 
 def still_open(number: str) -> ToolAnswer:
-    """Return the result of a window that gave no answer."""
+    """Return the tool result if the window was closed without an answer."""
     reply = {"question_id": number, "asked": True, "state": "open"}
     return ToolAnswer(f"{as_json(reply)}\nNo answer yet. The answer will come by mail.", reply)
 

@@ -1,6 +1,6 @@
 """Background work that a tool starts for a run.
 
-It continues after the step, and the run is notified of its end.
+Background work continues after the step, and the run is notified of its end.
 
 running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
                                    └─────▶ it does not: a wake is submitted, so that it is executed again

@@ -47,7 +47,10 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers so far, keyed by tool call. They include the partial answer of an interrupted call."""
+    """The answers so far, keyed by tool call.
+
+    The answers include the partial answer of an interrupted call.
+    """
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)
@@ -178,7 +181,9 @@ def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
 
 def given_up(call: ToolCall) -> ToolResult:
     """Return the answer to a call that was cut off and may have done part of its work."""
-    return ToolResult.error(call.name, "interrupted before it ended; it may have been executed", cut_off=True)
+    return ToolResult.error(
+        call.name, "the call was interrupted before it ended; the tool may have been executed", cut_off=True
+    )
 
 
 def serializable(result: ToolResult) -> ToolResult:

@@ -230,7 +230,7 @@ class RunLog:
         self.messages: tuple[Message, ...] = ()
         """Committed and uncommitted messages, in order.
 
-        They exclude the output before a restart, and messages that the summary covers.
+        The messages exclude the output before a restart, and messages that the summary covers.
         """
         self.summary: Summary | None = None
         """The summary that the model reads before the messages."""
@@ -275,8 +275,19 @@ class RunLog:
         """
         self.record = await self.stored()
         self.state = state_of(self.record)
-        self._seen = await self._thread()
-        shows, run_message_input = self._control.shows, self.record.input
+        control, thread_id = self._control, self._fresh.thread_id
+        if control.only is None:
+            self._seen = await control.threads.recent_conversation(
+                thread_id,
+                self.run_id,
+                hidden_runs=control.hidden_runs,
+                hidden_message_ids=control.hidden_message_ids,
+            )
+        else:
+            own = (*control.only, *self.record.output_message_ids)
+            records = await control.threads.load_message_records(thread_id, own)
+            self._seen = Conversation(messages=tuple(record.message for record in records))
+        shows, run_message_input = control.shows, self.record.input
         committed = tuple(message for message in self._seen.messages if shows(message))
         hidden = (message.id or "" for message in self._seen.messages if not shows(message))
         self._hidden = (*self._seen.hidden, *hidden)
@@ -293,19 +304,6 @@ class RunLog:
             )
         self.messages = without_former_output(committed, self.run_id, self.state.hidden_until)
         self.keep(given)
-
-    async def _thread(self) -> Conversation:
-        control, thread_id = self._control, self._fresh.thread_id
-        if control.only is None:
-            return await control.threads.recent_conversation(
-                thread_id,
-                self.run_id,
-                hidden_runs=control.hidden_runs,
-                hidden_message_ids=control.hidden_message_ids,
-            )
-        ids = (*control.only, *self.record.output_message_ids)
-        records = await control.threads.load_message_records(thread_id, ids)
-        return Conversation(messages=tuple(record.message for record in records))
 
     def extend(self, committed: Sequence[Message]) -> None:
         """Add messages that another writer has committed."""

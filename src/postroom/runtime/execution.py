@@ -194,7 +194,11 @@ class Execution:
         try:
             result = await self._answer_that_fits(partial)
         except Interrupted:
-            self._keep_partial(message_id, partial.text)
+            if partial.text:  # people have seen it, so the model must know it
+                self._said = partial.text
+                metadata = replace(self._metadata(), is_stopped=True)
+                cut = replace(Message.assistant(partial.text), id=message_id, metadata=metadata)
+                self._log.keep([cut], as_output=True)
             raise
         self._steps += 1
         self._log.steps += 1
@@ -232,17 +236,6 @@ class Execution:
                     raise
                 tries = tries - 1 if isinstance(error, ContextOverflow) else 0
                 await self._note(compacted)
-
-    def _keep_partial(self, message_id: str, text: str) -> None:
-        """Store the part of an answer that was written before a stop.
-
-        People have seen it, so the model must know it.
-        """
-        if text:
-            self._said = text
-            message = Message.assistant(text)
-            metadata = replace(self._metadata(), is_stopped=True)
-            self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
     async def _make_anew(self, calls: Sequence[ToolCall]) -> None:
         theirs = {tool.name for tool in self._caller_tools()}
@@ -366,7 +359,8 @@ class Execution:
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
         """Continue suspended calls.
 
-        Return None if no call is left suspended. Otherwise, return the result with which the run waits.
+        Return None if no call is left suspended. If a call is left suspended, return the result with which
+        the run waits.
         """
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)

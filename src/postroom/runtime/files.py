@@ -87,7 +87,7 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     if is_readable_text(file.media_type):
         # A text file in a code fence that does not occur in the file.
         if file.size > room.most_words:
-            why = f"it has {file.size:,} bytes; the limit for text is {room.most_words:,}"
+            why = f"the file has {file.size:,} bytes; the limit for text is {room.most_words:,}"
             await files.not_taken(file, why)
             return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
         if file.size > room.words:
@@ -98,9 +98,9 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     kind = "image" if file.media_type in _PICTURES else "document" if file.media_type in _DOCUMENTS else None
     if kind is None or file.size > MAX_BYTES:
         if kind is not None:
-            why = f"it has {file.size:,} bytes; the limit for a model is {MAX_BYTES:,}"
+            why = f"the file has {file.size:,} bytes; the limit for a model is {MAX_BYTES:,}"
         elif file.media_type.startswith("audio/"):
-            why = "there is no transcription; set a transcription endpoint"
+            why = "the server has no transcription endpoint, which would turn audio into text"
         else:
             why = f"the model does not accept {one_line(file.media_type)}"
         await files.not_taken(file, why)

@@ -376,7 +376,7 @@ class Assembly:
     def end(self) -> None:
         """End the answer at `[DONE]`.
 
-        Its text or calls are complete, even though no finish reason arrived.
+        At `[DONE]`, the text or calls are complete, even though no finish reason arrived.
         """
         if self._finish is None and self._calls:
             self._finish = "tool_calls"

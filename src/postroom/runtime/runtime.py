@@ -39,9 +39,9 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, each step committed.
 
-    `wake` submits a run again if its background tasks end after the run was released. It may be set later.
-    With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run is
-    released. With `hold_ms`, it first stays active for that time, in case a decision comes quickly.
+    `wake` submits a run again if its background tasks end after the run was released. `wake` may be set
+    later. With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run
+    is released. With `hold_ms`, it first stays active for that time, in case a decision comes quickly.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -73,14 +73,14 @@ class AgentRuntime(RunDispatchExecutor):
 
     @property
     def executing(self) -> int:
-        """The number of runs that execute here."""
+        """The number of runs that this process executes."""
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run until it has ended or waits.
 
         If the call is repeated after a crash, the run continues after its last committed step. If the run is
-        done, it is not executed again. Its recorded result is returned, so that a caller that lost the result
+        done, it is not executed again. The recorded result is returned, so that a caller that lost the result
         can request it again.
 
         Raises:
@@ -221,14 +221,14 @@ class AgentRuntime(RunDispatchExecutor):
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if none runs here."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if no such run is active."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to stop and wait for its end.
 
-        Return False if none runs here or it does not end.
+        Return False if this process executes none or it does not end.
         """
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
@@ -280,7 +280,7 @@ class AgentRuntime(RunDispatchExecutor):
         return active.identity if active else None
 
     def hand_over(self, run_id: str, message: Message) -> bool:
-        """Pass a message to a run; return False if the run does not execute here."""
+        """Pass a message to a run; return False if this process does not execute the run."""
         return self.send_messages(run_id, [message])
 
     def submitter(self) -> WakeSubmitter | None:

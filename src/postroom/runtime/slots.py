@@ -22,7 +22,9 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution, as its callers see it. Their input waits here until the execution reads it.
+    """One execution, as its callers see it.
+
+    The input for the execution is held in this object until the execution reads it.
 
     The run accepts input while it is open. Accepted input is either used or, when the run ends, stored. The
     run can be cancelled even before it opens.

@@ -1,4 +1,4 @@
-"""The objects that one execution works with. They also accept input while the run executes."""
+"""The objects that one execution works with. These objects also accept input while the run executes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

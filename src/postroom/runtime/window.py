@@ -48,7 +48,7 @@ class Windows:
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Convert the endpoint's count of tokens to the number that is estimated here."""
+        """Convert the endpoint's count of tokens to the number that this module estimates."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:

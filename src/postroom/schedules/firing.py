@@ -4,7 +4,8 @@
                                                     └─▶ skipped or failed: advanced, and the reason is stored
 
 Any number of workers may serve one database. No worker scans all schedules: each one sleeps until the first
-schedule is due. It also checks again at intervals, because a hint may be lost, or a clock may be changed.
+schedule is due. A worker also checks again at intervals, because a notification may be lost, or a clock may
+be changed.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""Maximum time until a worker notices a change whose hint was lost, or a changed clock."""
+"""Maximum time until a worker notices a change whose notification was lost, or a changed clock."""
 AFTER_FAILURE: Final = timedelta(milliseconds=500)
 """Pause before the store is used again after a failure."""
 AT_ONCE: Final = 64
@@ -154,8 +155,8 @@ class Schedules:
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
         """Store a schedule under its name; if an equal schedule has this name, it stays unchanged.
 
-        Its first tick is the next one from now. With `replaces`, a different schedule that has this name is
-        replaced.
+        The first tick of a new schedule is the next one from now. With `replaces`, a different schedule that
+        has this name is replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.

@@ -115,7 +115,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
     agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
     if state == "queued" and row is None:
-        why = "" if waits else "it is being queued"
+        why = "" if waits else "the run is being queued"
     elif state == "queued" and row is not None and waits is not None:
         why, until = waits.of_queued(row)
     elif state == "asks":
@@ -268,20 +268,22 @@ class _Why:
             # Why a queued dispatch is not due yet: its next attempt, and how many interruptions it had.
             if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
                 times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
-                why_later = f"interrupted {times} because its server ended or lost its lease; it starts again"
+                why_later = (
+                    f"interrupted {times} because its server ended or lost its lease; the run starts again"
+                )
             else:
                 why_later = (
                     f"attempt {row.attempt_count + 1} of {row.max_attempts}"
                     if row.attempt_count
-                    else "it is due later"
+                    else "the run is due later"
                 )
             return why_later, row.available_at
         name = whose(row.thread_id)[1]
         if row.thread_id in self._at_work:
-            return f"{name} is active, and reads this message afterwards", None
+            return f"{name} is active, and reads this message after the active run", None
         if (asks := self._asking.get(row.thread_id)) is not None:
             return why_held(name, asks), None
-        return "it is about to start, or waits for a free slot", None
+        return "the run is about to start, or waits for a free slot", None
 
 
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
@@ -300,9 +302,9 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
         project, name = whose(thread_id)
         claimed = tx.runs.dispatches.claimed(thread_id)
         latest = tx.runs.threads.latest_runs(thread_id, 1)
-        why, behind = "its next run takes the message", None
+        why, behind = "the next run of the agent reads the message", None
         if claimed is not None:
-            why, behind = "it is active, and reads this message afterwards", claimed.run_id
+            why, behind = "the agent is active, and reads this message after the active run", claimed.run_id
         elif latest and latest[0].status is RunStatus.WAITING:
             why, behind = why_held(name, latest[0]), latest[0].run_id
         items += [

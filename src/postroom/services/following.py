@@ -64,7 +64,13 @@ class Following:
         command = read_command(AwaitMessages, dict(body))
         caller = Caller(agent_token=agent_token, operator=True)
         if command.shown:
-            await self._mark(command, caller)
+
+            def change(tx: MailWrites) -> None:
+                context = self._mail.context(tx, caller)
+                _, agent = acting(context, command.project_key, command.agent_name)
+                tx.mark_announced(agent.id, command.shown, by=BY, now=context.now)
+
+            await self._mail.store.write(change)
         if command.after is None:
             return await self._mail.store.read(lambda tx: self._newest(tx, command, caller))
         until = asyncio.get_running_loop().time() + command.wait_seconds
@@ -73,14 +79,6 @@ class Following:
             lambda found: bool(found["events"]),
             until=until,
         )
-
-    async def _mark(self, asked: AwaitMessages, caller: Caller) -> None:
-        def change(tx: MailWrites) -> None:
-            context = self._mail.context(tx, caller)
-            _, agent = acting(context, asked.project_key, asked.agent_name)
-            tx.mark_announced(agent.id, asked.shown, by=BY, now=context.now)
-
-        await self._mail.store.write(change)
 
     def _newest(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
         _, agent = acting(self._mail.context(tx, caller), asked.project_key, asked.agent_name)
@@ -125,7 +123,9 @@ class EventFollowing:
                 followed.
         """
         if asked.after is None:
-            return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
+            return await self._mail.store.read(
+                lambda tx: newest_of(self._context(tx, caller), asked.project_key)
+            )
         until = asyncio.get_running_loop().time() + asked.wait
         after = asked.after
 
@@ -141,13 +141,7 @@ class EventFollowing:
 
     async def _look(self, asked: FollowEvents, after: int, caller: Caller, limit: int) -> EventsView:
         command = FetchEvents(project_key=asked.project_key, after=after, limit=limit, kinds=asked.kinds)
-        return await self._mail.store.read(lambda tx: self._after(tx, command, caller))
-
-    def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
-        return newest_of(self._context(tx, caller), asked.project_key)
-
-    def _after(self, tx: MailReads, command: FetchEvents, caller: Caller) -> EventsView:
-        return fetch_events(self._context(tx, caller), command)
+        return await self._mail.store.read(lambda tx: fetch_events(self._context(tx, caller), command))
 
     def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
         """Return the context for reading as this caller, after checking that its access is still valid."""

@@ -81,21 +81,25 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[tuple[_Path, _Blob, How], ...],
         Meta(max_length=MAX_FILES, description="files that the tool uses, with their versions"),
     ] = ()
-    compacted: Annotated[bool, Meta(description="the client has just compacted its context")] = False
-    stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
+    compacted: Annotated[bool, Meta(description="whether the client has just compacted its context")] = False
+    stop_active: Annotated[bool, Meta(description="whether the turn was held before")] = False
     acts_as: Annotated[
-        str, Meta(max_length=400, description="agent that the client's last tool call acted as")
+        str, Meta(max_length=400, description="the agent as which the client's last tool call acted")
     ] = ""
-    acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
+    acts_in: Annotated[str, Meta(max_length=4096, description="the project of that agent")] = ""
     waiting_since: Annotated[
         int,
-        Meta(ge=0, le=2**63 - 1, description="when a hook began to wait for mail, by the machine's clock"),
+        Meta(
+            ge=0,
+            le=2**63 - 1,
+            description="when a hook began to wait for mail, by the clock of the client's machine",
+        ),
     ] = 0
     reserved: Annotated[
-        tuple[_Id, ...], Meta(max_length=MAX_PATHS, description="ids of its reservations")
+        tuple[_Id, ...], Meta(max_length=MAX_PATHS, description="ids of the agent's reservations")
     ] = ()
     fetched: Annotated[
-        tuple[_Id, ...], Meta(max_length=MAX_PATHS, description="ids of the messages that it fetched")
+        tuple[_Id, ...], Meta(max_length=MAX_PATHS, description="ids of the messages that the agent fetched")
     ] = ()
 
 
@@ -221,8 +225,8 @@ class Hooks:
     async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
         """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
 
-        This hook records nothing. Only when the waiting process asks for the line, it is certain that the
-        process is alive.
+        A wait for mail records nothing. Only when the waiting process asks for the line, it is certain that
+        the process is alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
@@ -277,11 +281,14 @@ def _who(
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
     if call.agent:
-        actor = _require_proof(context, _find_named_agent(context, event))
+        # The agent that the call names as `name` (in the project around its folder) or `name@project`.
+        name, _, key = event.call.agent.partition("@")
+        actor = _require_proof(context, _agent_in(context, event, name, key))
         is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
     else:
+        # The agent on whose behalf the client has just called a postroom tool.
         actor = (
-            _require_proof(context, _acted_as(context, event))
+            _require_proof(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
             if event.kind == "tool" and call.acts_as
             else None
         )
@@ -315,17 +322,6 @@ def _name_from_folder(event: _Event) -> str:
     """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
-
-
-def _find_named_agent(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent that the call names as `name` (in the project around its folder) or `name@project`."""
-    name, _, key = event.call.agent.partition("@")
-    return _agent_in(context, event, name, key)
-
-
-def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent on whose behalf the client has just called a postroom tool."""
-    return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
 def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:
@@ -512,8 +508,8 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Hold the end of a turn once for messages to the agent that it has neither read nor fetched.
 
-    The end of a run is not held for messages that start another run. Otherwise the client's next output would
-    be taken for the answer to the message that woke it.
+    The end of a run is not held for messages that start another run. If it were held, the client's next
+    output would be taken for the answer to the message that woke it.
     """
     if actor is None:
         return _SILENT
@@ -583,9 +579,9 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
     files = _checked_files(context, event, actor)
     if actor is None and not judged and not files.notes:
         where = (
-            "there is no project here"
+            "no project belongs to this folder"
             if locate(context.projects, event.here) is None
-            else "there is no agent here"
+            else "no agent belongs to this session"
         )
         return _Decision(answer=_answer("unknown", unchecked(where)))
     held = [

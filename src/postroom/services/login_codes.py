@@ -77,7 +77,9 @@ class EndedSessions:
         return await self._store.read(lambda tx: tx.is_session_ended(hashed))
 
     async def add(self, session: str, *, ends_at: int, form_token: str) -> None:
-        """Log out a session before it expires at `ends_at`. Its browser is no longer notified.
+        """Log out a session before it expires at `ends_at`.
+
+        The browser of the session gets no further notifications.
 
         Raises:
             StoreError: The session could not be logged out, and is still valid.
@@ -136,7 +138,7 @@ class Sessions:
     def form_token(self, cookies: str) -> str | None:
         """Return the token for forms of this session; None without a session.
 
-        It is derived from the cookie and the secret key, and reveals neither.
+        The token is derived from the cookie and the secret key, and reveals neither.
         """
         session = self._session_in(cookies)
         return None if session is None else self._signature(f"form.{session}")

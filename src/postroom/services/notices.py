@@ -112,8 +112,8 @@ def change(name: str, view: FileView, author: Agent | None, now: int) -> str:
     """Return the sentence about a change: the file, the agent or session that made it, and how long ago."""
     if view.changed_blob == HUGE:
         return (
-            f"{_quote(name)} is too large to compare (4 MiB at most), so postroom does not know whether it "
-            "was changed."
+            f"{_quote(name)} is too large to compare (the limit is 4 MiB), so postroom does not know "
+            "whether the file was changed."
         )
     done = "deleted" if view.changed_blob == GONE else "changed"
     since = "after you last read it" if view.known_blob else "you have not read it"

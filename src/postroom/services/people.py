@@ -49,7 +49,7 @@ class PeopleService:
         """Remove a person as a recipient, but keep the person's messages.
 
         `removed` is false if there was no such person. `answers` is true if a rule still routes chats to
-        them. In these chats, people then get a notice that nobody answers.
+        them. In those chats, people then get a notice that nobody answers.
         """
         known_value = await self._mail.store.read(lambda tx: _active(tx, name))
         if known_value is None:
@@ -118,7 +118,7 @@ class DraftFile:
 class Draft:
     """A message that a person has written.
 
-    Its key ensures that it is sent only once, even if the form arrives repeatedly.
+    The key of the message ensures that it is sent only once, even if the form arrives repeatedly.
     """
 
     name: str
@@ -199,7 +199,11 @@ class MessageService:
         }
         sent = await self._calls.perform(operation, arguments, caller=_POSTROOM)
         if operation == "reply_message":
-            await self._acknowledge(arguments["sender_name"], arguments["message_id"])
+            # The answered message counts as acknowledged by the person, if the person is a recipient of it.
+            person, answered = arguments["sender_name"], arguments["message_id"]
+            readers = (await self._mail.store.read(lambda tx: tx.recipients([answered])))[answered]
+            if any((reader.name, reader.project_slug) == (person, PEOPLE_SLUG) for reader in readers):
+                await self.mark(person, answered, acknowledge=True)
         came = [delivery["project"] for delivery in sent["deliveries"]]
         message = int(sent["deliveries"][0]["payload"]["id"])
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
@@ -245,12 +249,6 @@ class MessageService:
                 share_reservation(self._mail.context(tx, _POSTROOM), project, reservation)
 
         await self._mail.store.write(change)
-
-    async def _acknowledge(self, person: str, message: int) -> None:
-        """Mark the answered message as acknowledged by the person, if the person is one of its recipients."""
-        readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
-        if any((reader.name, reader.project_slug) == (person, PEOPLE_SLUG) for reader in readers):
-            await self.mark(person, message, acknowledge=True)
 
 
 def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:

@@ -183,7 +183,7 @@ class PushNotifier:
         """
         if not is_permitted(endpoint, self._services):
             raise NotPermitted(
-                "this browser's push service is not permitted",
+                "the push service of this browser is not in the list of permitted services",
                 value=endpoint.partition("://")[2].partition("/")[0][:100],
                 remedy="the operator can add the push service to the setting push_services",
             )
@@ -408,7 +408,7 @@ class PushNotifier:
         kind, run_id, number = _parts(item)
         if item == _MORE:
             body = "Besides those shown here, more questions or failed runs need you."
-            return Notice(tag=_tag(item), title="More needs you", body=body)
+            return Notice(tag=_tag(item), title="More questions need you", body=body)
         run = tx.runs.threads.load_run(run_id)
         if run is None:
             return None
@@ -462,7 +462,7 @@ class PushNotifier:
             body = f"{subscription.person} gets notifications in this browser."
             return subscription, Notice(tag=_TEST, title="postroom", body=body)
         if item == _MORE and does_close:
-            return subscription, Notice(tag=_tag(item), title="Less needs you", is_closed=True)
+            return subscription, Notice(tag=_tag(item), title="Fewer questions need you", is_closed=True)
         token = subscription.form_token
         notice = self._notice(tx, item, subscription.person, token, subscription.id)
         if does_close and not tx.push.has_notice(subscription.id, item):
@@ -490,7 +490,9 @@ class PushNotifier:
             )
         if not is_permitted(subscription.endpoint, self._services):
             return Performed(
-                also=_note_error(subscription, "its push service is not in the setting push_services")
+                also=_note_error(
+                    subscription, "the browser's push service is not in the setting push_services"
+                )
             )
         until = min(row.created_at + _KEPT_MS, notice.expires_at or now + _KEPT_MS)
         urgency = "normal" if notice.is_closed or item.startswith("failed/") else "high"
@@ -529,7 +531,9 @@ class PushNotifier:
             ):
                 status, response_headers = answer.status_code, dict(answer.headers)
         except httpx2.InvalidURL:
-            return Performed(also=_note_error(subscription, "its address at the push service is not valid"))
+            return Performed(
+                also=_note_error(subscription, "the browser's address at the push service is not valid")
+            )
         except httpx2.HTTPError as error:
             reason = f"the push service cannot be reached: {type(error).__name__}"
             sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
@@ -637,7 +641,7 @@ def _clip(text: str) -> str:
 def _describe_end(given: GivenAnswer | None) -> str:
     """Return how a question ended, for the notification that had asked it."""
     if given is None:
-        return "No longer open: it was snoozed, withdrawn or cancelled."
+        return "This question is no longer open: it was snoozed, withdrawn or cancelled."
     word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]
     who = " ".join(part for part in (given.by or "somebody", given.where) if part)
     return _clip(f"Already answered by {one_line(who)}: {one_line(word)}")

@@ -286,7 +286,8 @@ class QuestionService:
             raise InvalidArgument(
                 f"several questions begin with {number}: {', '.join(record['number'] for record in records)}",
                 value=number,
-                remedy="use the whole number; if the numbers are equal, answer on the run's page",
+                remedy="pass the whole number; if several questions have the same number, answer on the "
+                "page of the run",
             )
         return records[0]
 

@@ -51,9 +51,9 @@ class RunService:
     ) -> None:
         """Create the queue; `is_exclusive` means that no other process executes its runs.
 
-        Otherwise, `leases` knows the places of this process, and which other processes have ended.
-        `claims_hold` is called with the number of milliseconds during which this process certainly owns the
-        runs that it executes.
+        If other processes execute runs, `leases` knows the places of this process, and which other processes
+        have ended. `claims_hold` is called with the number of milliseconds during which this process
+        certainly owns the runs that it executes.
 
         `budgets` are the limits of runs before a person is asked; `max_pending` is the number of messages
         that may wait on a thread.

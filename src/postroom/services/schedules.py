@@ -1,6 +1,7 @@
 """Mail schedules: messages from a person to agents that are sent repeatedly by the usual operation."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -24,7 +25,7 @@ from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MAX_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.administration import ScheduleView
 from postroom.services.people import addressed
-from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.store import SqlStore, Transaction
 
 MAIL: Final = "mail"
@@ -138,7 +139,9 @@ class MailSchedules:
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)
-        sender = await self._mail.store.read(lambda tx: _person(tx, message.sender))
+        sender = await self._mail.store.read(
+            lambda tx: find_person(tx, tx, f"{HUMAN}{message.sender.removeprefix(HUMAN)}")[1].name
+        )
         message = msgspec.structs.replace(message, project=slug, sender=sender)
         payload = msgspec.to_builtins(message)
         if not message.catch_up:
@@ -154,7 +157,16 @@ class MailSchedules:
             overlap=overlap,
             jitter=jitter,
         )
-        await self._rehearse(message.command())
+        # Check that a message could be sent, without sending it.
+        command = message.command()
+
+        def change(tx: MailWrites) -> None:
+            lock_projects_of(tx, command)
+            _SEND.run(self._mail.context(tx, _POSTROOM), command)
+            raise _Rehearsed
+
+        with suppress(_Rehearsed):
+            await self._mail.store.write(change, key=home_of(command))
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
@@ -201,19 +213,6 @@ class MailSchedules:
         """Remove a schedule; sent messages stay. Return False if no schedule has this name."""
         return await self.kept.remove(MAIL, name)
 
-    async def _rehearse(self, command: SendMessage) -> None:
-        """Check that a message could be sent, without sending it."""
-
-        def change(tx: MailWrites) -> None:
-            lock_projects_of(tx, command)
-            _SEND.run(self._mail.context(tx, _POSTROOM), command)
-            raise _Rehearsed
-
-        try:
-            await self._mail.store.write(change, key=home_of(command))
-        except _Rehearsed:
-            return
-
 
 def _summary(context: WriteContext, project_key: str, last_id: str | None) -> str:
     """Return a Markdown summary of a project since the message with this id, or of the last 24 hours."""
@@ -224,10 +223,6 @@ def _summary(context: WriteContext, project_key: str, last_id: str | None) -> st
         replace(context, caller=caller), find_project(context.projects, project_key), after=None, begin=begin
     )
     return "\n".join(summary_lines(value, mark="- "))
-
-
-def _person(tx: MailReads, name: str) -> str:
-    return find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")[1].name
 
 
 def shown(schedule: Schedule) -> ScheduleView:

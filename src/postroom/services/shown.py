@@ -1,8 +1,8 @@
 """Where people saw a question: by mail, in a chat, on the pages, in a notification, in a client's window.
 
 Mail and chats keep their own records: the message that asks, and the card with the buttons. For all other
-places, one event is stored when a question is shown there for the first time. Its key prevents a second one,
-so a page that is loaded again writes nothing.
+places, one event is stored when a question is shown there for the first time. The key of the event prevents a
+second one, so a page that is loaded again writes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,7 +75,16 @@ class SurfaceRecords:
         new = {key: None for key in shown if (*key, where) not in self._known}
         if not new:
             return
-        drafts = [_draft(run_id, number, where) for run_id, number in new]
+        drafts = [
+            CanonicalEventDraft(
+                scopes=(EventScope.questions(run_id),),
+                event_kind=KIND,
+                payload={"number": number, "where": where},
+                visibility=EventVisibility.INTERNAL,
+                options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{run_id}/{number}/{where}"),
+            )
+            for run_id, number in new
+        ]
         locks = sorted(set[str]().union(*(draft.locks for draft in drafts)))
 
         def change(tx: Transaction) -> None:
@@ -90,16 +99,6 @@ class SurfaceRecords:
         if len(self._known) > _REMEMBERED:
             self._known.clear()
         self._known |= {(*key, where) for key in new}
-
-
-def _draft(run_id: str, number: str, where: str) -> CanonicalEventDraft:
-    return CanonicalEventDraft(
-        scopes=(EventScope.questions(run_id),),
-        event_kind=KIND,
-        payload={"number": number, "where": where},
-        visibility=EventVisibility.INTERNAL,
-        options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{run_id}/{number}/{where}"),
-    )
 
 
 def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:

@@ -395,7 +395,7 @@ class WorkService:
         return await self.named(result.run_id)
 
     async def discard(self, run: str) -> Work:
-        """Remove a dead letter from the list permanently, and return it. Its run keeps the error.
+        """Remove a dead letter from the list permanently, and return it. The run keeps its error.
 
         Raises:
             UnknownRun: No such run exists.

@@ -186,7 +186,10 @@ def told(text: str | None) -> str | None:
 
 
 def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
-    """Return the error for an unreadable row. Its details name the row, so that the caller can skip it."""
+    """Return the error for an unreadable row.
+
+    The details of the error name the row, so that the caller can skip it.
+    """
     # a KeyError means a status that this release does not know
     is_newer = isinstance(reason, RecordTooNew | KeyError)
     return (RecordTooNew if is_newer else StoreCorrupt)(

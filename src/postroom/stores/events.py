@@ -145,7 +145,7 @@ class EventTables(Tables):
         self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Append an internal event to one scope. It has no key, so no query is needed.
+        """Append an internal event to one scope. The event has no key, so no query is needed.
 
         The scope's key must not contain any character that JSON escapes.
         """

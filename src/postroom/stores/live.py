@@ -86,7 +86,15 @@ class LocalLiveChannels:
         for listener, receipt in zip(listeners, receipts, strict=True):
             listener.put(LiveCommandEntry(command=command, receipt=receipt))
         try:
-            await self._wait_for(verdict)
+
+            async def give_up() -> None:
+                await self._timer.sleep(self._accept_within_ms)
+                verdict.complete.set()
+
+            async with asyncio.TaskGroup() as group:
+                late = group.create_task(give_up(), name="give up")
+                await verdict.complete.wait()
+                late.cancel()
         finally:
             for receipt in receipts:
                 receipt.drop()
@@ -101,16 +109,6 @@ class LocalLiveChannels:
         subscription = Subscription("", target, self._forget)
         self._listening.setdefault(target.thread_id, {})[target] = subscription
         return subscription
-
-    async def _wait_for(self, verdict: "_Verdict") -> None:
-        async def give_up() -> None:
-            await self._timer.sleep(self._accept_within_ms)
-            verdict.complete.set()
-
-        async with asyncio.TaskGroup() as group:
-            late = group.create_task(give_up(), name="give up")
-            await verdict.complete.wait()
-            late.cancel()
 
     def _forget(self, subscription: Subscription) -> None:
         there = self._listening[subscription.target.thread_id]

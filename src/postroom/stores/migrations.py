@@ -1,13 +1,13 @@
 """Reads the numbered steps of a schema, and determines which steps are missing.
 
 Servers of two releases may share a PostgreSQL database, and the newer server migrates it. Therefore a step
-either keeps everything that the previous release uses, or contains a separate line. This line names an
-earlier step: the release of that step no longer uses what this step removes.
+either keeps everything that the previous release uses, or contains a separate line. The separate line names
+an earlier step: the release of that step no longer uses what this step removes.
 
     -- after: 0031
 
-Such a step is applied only if all running servers know step 31. Afterwards, servers that do not know step 31
-are refused.
+A step with this line is applied only if all running servers know step 31. Afterwards, servers that do not
+know step 31 are refused.
 """
 
 import hashlib
@@ -110,7 +110,7 @@ def missing_migrations(
     if UNFINISHED in applied:
         raise WrongStore(
             "a copy to this database is incomplete",
-            remedy="run the same `postroom database copy` again: it continues the copy",
+            remedy="run the same `postroom database copy` again, which continues the copy",
         )
     newest, there = newest_of(known), max(applied, default=0)
     if there > newest and (needed is None or needed > newest):
@@ -136,7 +136,8 @@ def refuse_old(applied: Mapping[int, str], engine: str) -> None:
     """
     if missing := missing_migrations(applied, shipped_migrations(engine)):
         raise StateError(
-            f"the database is from an older release: it lacks schema step {missing[0].version}",
+            f"the database was written by an older release: schema step {missing[0].version} has not been "
+            "applied",
             value=missing[0].version,
             remedy="start `postroom up` from this release once with this database, then stop it",
         )

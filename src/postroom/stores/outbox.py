@@ -152,7 +152,7 @@ class OutboxTables(Tables):
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        These include effects whose claim by another process has expired.
+        The result includes effects whose claim by another process has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is
@@ -304,7 +304,7 @@ def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
     """Return the queries that are needed before effects are stored.
 
-    They find effects with the same keys, and open effects that come earlier in the same order.
+    The queries find effects with the same keys, and open effects that come earlier in the same order.
     """
     looks: list[Look] = []
     for _, draft, _, lease_ms in written:

@@ -176,7 +176,9 @@ def refuse_stale(sql: SqlTransaction, claim: Claim | None) -> None:
     if claim is not None and not sql.changed(
         "dispatches.keep_claim", {"dispatch_id": claim.dispatch_id, "token": claim.token}
     ):
-        raise StaleClaim(f"dispatch {claim.dispatch_id!r} is no longer ours", value=claim.dispatch_id)
+        raise StaleClaim(
+            f"this worker no longer has the claim on dispatch {claim.dispatch_id!r}", value=claim.dispatch_id
+        )
 
 
 _HEADING: Final = re.compile(r"^-- (part )?([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)

@@ -5,8 +5,8 @@ it. A caller that requests that row gets the error. The row is read again at eac
 
 A change is a function that gets a `Transaction`, and is executed as one transaction: when `SqlStore.write`
 returns, all of its writes are durable; if it raises, nothing was changed. The function must be synchronous
-and quick, and must not do any I/O. It may run again after a failure, so it must not modify anything outside
-the transaction. Therefore all engines guarantee the same atomicity.
+and quick, and must not do any I/O. The function may run again after a failure, so it must not modify anything
+outside the transaction. Therefore all engines guarantee the same atomicity.
 """
 
 import os
@@ -49,7 +49,7 @@ _LOG = get_logger(__name__)
 class _Part(Generic[T]):
     """A part of a transaction that is created on first use.
 
-    It replaces `cached_property`, which takes a lock before Python 3.12.
+    The class replaces `cached_property`, which takes a lock before Python 3.12.
     """
 
     def __init__(self, kind: "Callable[[Transaction], T]") -> None:
@@ -208,7 +208,8 @@ class SqlStore:
         self.engine = engine
         self.clock = engine.clock
         """The clock that the store uses."""
-        self._changes = changes or ChangeNotifier()
+        self.changes = changes or ChangeNotifier()
+        """Notifications about commits of this and other processes."""
         self._seed = token_bytes(32)
         self._writes = count()
         self._room = Room()
@@ -220,11 +221,6 @@ class SqlStore:
     def identity(self) -> str:
         """The name of the database to which it writes."""
         return self.engine.identity
-
-    @property
-    def changes(self) -> ChangeNotifier:
-        """Notifications about commits of this and other processes."""
-        return self._changes
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
         """Run `look` on one consistent snapshot of the store and return its result.
@@ -253,16 +249,16 @@ class SqlStore:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
         `key` names the thread or project whose changes are ordered: changes with the same key run one after
-        another. An exception from `change` rolls it back and is raised here. A StaleClaim that it returns is
-        also raised, but the writes are kept. If the caller is cancelled, the change may or may not have been
-        made.
+        another. An exception from `change` rolls it back and is passed on to the caller. A StaleClaim that it
+        returns is also raised, but the writes are kept. If the caller is cancelled, the change may or may not
+        have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
             CommitUnknown: The change may or may not have been written.
         """
         refuse_forked(self._process)
-        performer = self._changes.performer
+        performer = self.changes.performer
         topics: set[str] = set()
         effects: list[OutboxMessage] = []
         # All runs of the change share one seed, so that each run creates the same ids. Random bytes are read
@@ -283,7 +279,7 @@ class SqlStore:
                 vars(tx).clear()
 
         def committed() -> None:
-            self._changes.tell(topics)
+            self.changes.tell(topics)
             self.engine.share(topics)
             if performer is not None and effects:
                 performer.begin(effects)
@@ -356,7 +352,7 @@ class SqlStore:
             return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
         # listeners that wait for a notification check again, and find that the store is closed
-        self._changes.tell_all()
+        self.changes.tell_all()
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
         """Mark an unreadable row as skipped, so that the step can be repeated without it.

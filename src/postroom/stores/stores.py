@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from postroom.contracts.clock import Clock
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.mail.store import MailStore
 from postroom.stores.outline import Outline, StoreIdentity, identity_of
@@ -22,23 +21,12 @@ class Stores(MailStore):
         self.store = store
         self.is_exclusive = is_exclusive
         """Whether no other process writes to the same database."""
-        self._runs = RunStores(store)
-        self._chat = ChatStores(store, is_shared=not is_exclusive)
-
-    @property
-    def runs(self) -> RunStores:
+        self.runs = RunStores(store)
         """The stores of runs, in the same database."""
-        return self._runs
-
-    @property
-    def chat(self) -> ChatStores:
+        self.chat = ChatStores(store, is_shared=not is_exclusive)
         """The chat gateway's stores, in the same database."""
-        return self._chat
-
-    @property
-    def clock(self) -> Clock:
+        self.clock = store.clock
         """The clock of the store."""
-        return self.store.clock
 
     @property
     def release(self) -> str:

@@ -55,7 +55,10 @@ class ChangeBreaksRules(AssertionError):
 
 
 class CheckingEngine(Engine):
-    """Runs each change twice and watches it. All other calls are passed on to the inner engine."""
+    """Runs each change twice, and records the calls that a change must not make.
+
+    All other calls are passed on to the inner engine.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -146,7 +149,7 @@ class CheckingEngine(Engine):
 
 
 class _HeldClock:
-    """A clock that stops while a thread runs a change twice, so that both runs see the same instant."""
+    """A clock that can be stopped for one thread, so that both runs of a change see the same instant."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -107,7 +107,7 @@ PLAIN: Final = Extra()
 
 
 class ChannelDriver(ABC):
-    """Simulates the people and the platform of one channel.
+    """Simulates the people and the platform of one channel, for the tests in this module.
 
     `lacks` maps each missing ability to the reason. These are the abilities that tests of this module need:
 
@@ -136,7 +136,7 @@ class ChannelDriver(ABC):
     def config(self, *, secret: str | None = None) -> PlatformConfig:
         """Return the settings of the channel, including `allow`.
 
-        A given `secret` is a wrong credential to use.
+        `secret` is a wrong credential, to be used in place of the valid one.
         """
 
     @abstractmethod
@@ -152,7 +152,7 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     async def malformed(self) -> None:
-        """Deliver an update that the adapter cannot read and that contains the text `sevenfold`."""
+        """Deliver an update that contains the text `sevenfold`, in a form that the adapter cannot read."""
 
     @property
     def allow(self) -> dict[str, PersonRole]:
@@ -169,7 +169,7 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver the updates that were held back. This is called when the adapter has connected."""
+        """Deliver the updates that were held back. The method is called when the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
@@ -193,11 +193,11 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def looks(self) -> int:
-        """Return how many times the adapter has asked for updates."""
+        """Return how often the adapter has asked the platform for updates."""
         raise NotImplementedError
 
     def tries(self) -> int:
-        """Return how many new messages the adapter tried to send, including the refused ones."""
+        """Return how often the adapter tried to send a new message, including refused messages."""
         raise NotImplementedError
 
     def limit(self) -> None:
@@ -268,7 +268,7 @@ def answered(activation: RunActivation, text: str) -> AgentRunResult:
 
 
 class Door:
-    """Stands between the adapter and the gateway, and simulates failures of a store, a crash or a bug.
+    """Stands between the adapter and the gateway, to simulate a failing store, a crash or a defect.
 
     Attributes:
         before: Errors to raise, one for each message, before the message is stored.
@@ -436,19 +436,19 @@ class Stage:
                 await asyncio.sleep(0)
 
     def texts(self) -> list[str]:
-        """Return the texts of the agent in the chat."""
+        """Return the texts of the agent's messages in the chat."""
         return [shown.text for shown in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
-        """Return a function that returns whether the chat shows this text from the agent."""
+        """Return a condition that holds if the chat shows this text from the agent."""
         return lambda: text in self.texts()
 
     def read(self) -> list[str]:
-        """Return the texts that the agent read."""
+        """Return the texts that the agent has read."""
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Send a first message, on which the agent works until `agent.free` is set."""
+        """Send a first message, and keep the agent busy with it until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(lambda: self.agent.read)
@@ -509,7 +509,7 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
 
 class ChannelPromises(ABC):
-    """The tests.
+    """The promises that a channel must keep, one test for each.
 
     To run them, write a subclass in a test file, with a name that begins with `Test`, and let it open a
     channel's driver.

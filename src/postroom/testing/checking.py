@@ -67,7 +67,7 @@ async def check(
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
-    """Return a sentence for each problem of the queued and claimed dispatches."""
+    """Return a sentence for each broken promise about queued and claimed dispatches."""
     results: list[str] = []
     owners: dict[str, RunDispatch] = {}
     for status in OPEN:
@@ -104,7 +104,7 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs, and a sentence for each of their problems."""
+    """Return a page of runs, with a sentence for each promise that they break."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     texts: list[str] = []
     for run in runs:

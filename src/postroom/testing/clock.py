@@ -8,7 +8,7 @@ from postroom.contracts.clock import Duration, milliseconds
 
 
 class ManualClock:
-    """A clock that does not run by itself; moving it wakes the tasks whose sleep is over."""
+    """A clock that stands still until a test moves it; moving it wakes the tasks whose sleep has ended."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
@@ -20,7 +20,7 @@ class ManualClock:
         return self._now
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return when the clock has been moved this far."""
+        """Return when the clock has been moved forward by this duration."""
         if milliseconds <= 0:
             await asyncio.sleep(0)
             return

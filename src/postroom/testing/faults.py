@@ -9,7 +9,6 @@ from itertools import count
 from typing import TypeVar
 
 from postroom.contracts.errors import StoreUnavailable
-from postroom.stores.changes import ChangeNotifier
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 
@@ -32,13 +31,10 @@ class _PlannedStore:
     def __init__(self, store: MailStore, plan: Iterable[bool]) -> None:
         self._store = store
         self._plan = iter(plan)
+        self.changes = store.changes
+        """The notifier of the inner store."""
         self.failed = 0
         """The number of writes that failed on purpose."""
-
-    @property
-    def changes(self) -> ChangeNotifier:
-        """The notifier of the inner store."""
-        return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Pass the read on."""

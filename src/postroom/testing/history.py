@@ -36,7 +36,7 @@ class Execution:
     epoch: int = 0
 
     def __str__(self) -> str:
-        """Return the text with which a finding names this execution."""
+        """Return a description of this execution for a finding."""
         return f"run {self.run_id} by {self.owner} (attempt {self.attempt}, {self.began} to {self.ended})"
 
 

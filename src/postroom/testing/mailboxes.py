@@ -17,7 +17,7 @@ from postroom.testing.work import ProcessDied
 
 
 class ManualMailbox(Mailbox):
-    """A mailbox with a manual clock, which looks for due work only when a test asks for it."""
+    """A mailbox with a manual clock, which starts due work only when a test asks for it."""
 
     clock: ManualClock
     """The clock of the mailbox and its database.
@@ -74,7 +74,7 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Wait until no run is active. If the process dies in the meantime, restart it first."""
+        """Wait until no run is active. If the simulated process dies in the meantime, restart it first."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")

@@ -1,4 +1,4 @@
-"""Makes the database itself record the owners of runs.
+"""Makes the database record which process owns each run, and when.
 
 Triggers write a numbered line in the same change in which any process gives a dispatch an owner or removes
 the owner. The line numbers serve as the time of this history. This is possible because the lock of a thread
@@ -74,8 +74,8 @@ _ALL: Final = (
 async def record(looked_at: Mailbox | RunStores) -> None:
     """Start recording in the database who owns each run, for `check`; a repeated call has no effect.
 
-    It adds a table and triggers that affect every process that uses the database; use it only for tests and
-    trials.
+    The call adds a table and triggers that affect every process that uses the database; use it only for tests
+    and trials.
 
     Raises:
         StoreError: The table cannot be created.

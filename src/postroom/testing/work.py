@@ -35,7 +35,7 @@ def fails(times: int, then: Function, *, error: Exception | None = None) -> Func
 
 
 class Hanging:
-    """Work that runs until it is cancelled."""
+    """Work that never ends by itself: it runs until it is cancelled."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []

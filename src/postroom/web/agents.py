@@ -138,15 +138,15 @@ def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Ag
     for agent in active:
         last_seen = seen.get(agent.id)
         if (began := at_work.get(agent.name.casefold())) is not None:
-            result[agent.id] = Presence(word="at work", how="its run started", since=began)
+            result[agent.id] = Presence(word="at work", how="a run of the agent started", since=began)
         elif (runner := runners.get(agent.id)) is not None:
             is_person = project.slug == PEOPLE_SLUG
             how = "messages go to a chat; the chat was set"
-            how = how if is_person else "messages start it; its runner was set"
+            how = how if is_person else "messages start a run; the runner was set"
             result[agent.id] = Presence(word="reachable", how=how, since=runner)
         elif last_seen is not None and site.clock.now() - last_seen <= LATELY:
             result[agent.id] = Presence(
-                word="reachable", how="hooks of its client were active", since=last_seen
+                word="reachable", how="hooks of the agent's client were active", since=last_seen
             )
         else:
             result[agent.id] = Presence(word="unknown", how="last activity", since=agent.last_active_at)

@@ -88,8 +88,7 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             await runs.discard(run.run_id)
         case word:
             raise InvalidArgument(
-                "this action does not exist for a chat's run, which can only be answered, replayed or "
-                "discarded",
+                "this action does not exist: a run of a chat can only be answered, replayed or discarded",
                 value=word[:40],
                 remedy="use a button on the page",
             )

@@ -140,14 +140,14 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     try:
         for match, content in named:
             if match is None or not (is_whole or is_cut):
-                raise InvalidArgument("the form cannot be read", remedy="reload the page")
+                raise InvalidArgument("the fields of the form cannot be read", remedy="reload the page")
             name, filename = match[1].decode(), match[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
             elif filename:  # the name is empty if no file was chosen
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
-        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
+        raise InvalidArgument("the fields of the form cannot be read", remedy="reload the page") from error
     return fields, files
 
 
@@ -157,7 +157,7 @@ def _parse(body: bytes) -> dict[str, list[str]]:
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
         )
     except ValueError as error:
-        raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
+        raise InvalidArgument("the fields of the form cannot be read", remedy="reload the page") from error
     fields: dict[str, list[str]] = {}
     for name, text in pairs:
         fields.setdefault(name, []).append(text)

@@ -1,7 +1,7 @@
 """Reads the content of each page from one consistent view of the store, with a limited number of queries.
 
-This module does not produce HTML. It removes blind copies before any page can see them: from the recipients
-of messages, and from inboxes.
+This module does not produce HTML. The module removes blind copies before any page can see them: from the
+recipients of messages, and from inboxes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

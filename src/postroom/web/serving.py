@@ -121,7 +121,9 @@ def parts_of(request: Request) -> Sequence[str]:
     for name in names:
         if not _PART.fullmatch(name):
             raise InvalidArgument(
-                f"{name[:40]!r} is not the name of a part", value=name[:40], remedy="load the page"
+                f"{name[:40]!r} is not the name of a part of this page",
+                value=name[:40],
+                remedy="load the page",
             )
     return names[:MAX_PARTS]
 

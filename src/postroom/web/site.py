@@ -87,7 +87,7 @@ S = TypeVar("S", bound="Site")
 Look = Callable[[Transaction, Project], dict[str, Any]]
 """Reads the content of a project's page.
 
-It may also return counts for the tabs as `counts` and `conflicts`, so that they are not read twice.
+The function may also return counts for the tabs as `counts` and `conflicts`, so that they are not read twice.
 """
 
 
@@ -236,8 +236,8 @@ class Site:
     ) -> Response:
         """Return a page about an error, in the frame of the project `slug` if it exists.
 
-        It is a complete page, whichever parts were requested. It does not update itself, because each update
-        would fail again.
+        The error page is a complete page, whichever parts were requested. The error page does not update
+        itself, because each update would fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:

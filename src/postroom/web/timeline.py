@@ -142,7 +142,10 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
         bars, alone = _of_thread(reads, sent, {agent.id for agent in agents}, span)
     else:
         bars, alone = _attempts(reads, [agent.id for agent in agents], span)
-    held = [] if thread_id else _held_reservations(reads, project, span, whose)
+    held = list[Reservation]()
+    if not thread_id:
+        reservations = reads.reservations_in(project.id, span, since=span.begin - DAY, limit=HELD)
+        held = [one for one in reservations if whose is None or one.agent_id == whose.id]
     day = around(span)
     lanes = agents
     if whose is not None or thread_id:
@@ -334,10 +337,3 @@ def _of_thread(
         else:
             alone.append(attempt)
     return bars, alone
-
-
-def _held_reservations(
-    reads: MailReads, project: Project, span: Span, whose: Agent | None
-) -> list[Reservation]:
-    reservations = reads.reservations_in(project.id, span, since=span.begin - DAY, limit=HELD)
-    return [reservation for reservation in reservations if whose is None or reservation.agent_id == whose.id]

@@ -161,9 +161,11 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
+    # If messages are only counted, it is unknown which people wrote or received them.
+    present = [person for person in seen.people if seen.counts or person.id in seen.took_part]
     people = [
         Track(agent=person, group="people", is_person=True, y=top + number * LANE + LANE // 2)
-        for number, person in enumerate(_people(seen))
+        for number, person in enumerate(present)
     ]
     groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
     lanes = {lane.agent.id: lane for group in groups for lane in group.lanes}
@@ -180,13 +182,6 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
         counts=[count / highest for count in seen.counts] if highest else [],
         now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
     )
-
-
-def _people(seen: Window) -> list[Agent]:
-    """Return the people who wrote or received messages; if messages are only counted, return all people."""
-    if seen.counts:
-        return list(seen.people)
-    return [person for person in seen.people if person.id in seen.took_part]
 
 
 def _groups(
@@ -305,7 +300,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
-        text = "its server ended or lost its lease"
+        text = "the server of the run ended or lost its lease"
     if one.ended_at is None or one.ended_at > axis.span.begin:
         yield _mark(
             lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text

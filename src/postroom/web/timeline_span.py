@@ -66,7 +66,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
 def extent(reads: MailReads, project: Project, now: int) -> Span | None:
     """Return the span from the first to the last event of a project; None if there are no events.
 
-    It extends to the current time while a run is active or waits for an answer.
+    The span extends to the current time while a run is active or waits for an answer.
     """
     times = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
     return Span(begin=min(times), end=min(max(times), now)) if times else None

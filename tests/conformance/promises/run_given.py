@@ -10,7 +10,7 @@ from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, Committed, RunQuery, ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
@@ -170,10 +170,8 @@ def everything(stores: RunStores) -> ThreadCommit:
         thread_state={"key": "value"},
         events=(event("First", run_id="r1"), event("Second")),
         outbox=(OutboxDraft(kind=KIND, target=TARGET, payload={"n": 1}, dedupe_key="key"),),
-        delivery=Delivery(
-            dispatch=asked(stores, "d9", dedupe_key="key"),
-            claim=ClaimRequest(consumer="worker", lease_ms=LEASE),
-        ),
+        queues=asked(stores, "d9", dedupe_key="key"),
+        claimed_by=ClaimRequest(consumer="worker", lease_ms=LEASE),
     )
 
 

@@ -1,8 +1,8 @@
 """Planned edits of a client's file by `setup`, and a record of the written parts, used to undo them.
 
-The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. It is
-written before the client's file. After a crash in between, the record may list parts that do not exist;
-removing such parts changes nothing.
+The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. The
+record is written before the client's file. After a crash in between, the record may list parts that do not
+exist; removing such parts changes nothing.
 """
 
 import json
@@ -51,14 +51,17 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The record of one written part. With it, the part can be removed even if the file has changed since."""
+    """The record of one written part.
+
+    With the record, setup can remove the part even if the file has changed since.
+    """
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
     """The keys that lead to the edited value; for an item of an array, the keys that lead to the array.
 
-    It is empty if the edit is a whole file.
+    The keys are empty if the edit is a whole file.
     """
     before: str = ""
     """The whitespace that was written before the part; for a block, the line end after the text above."""
@@ -157,10 +160,10 @@ class Records:
             self._found = {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
-                f"{self._file} is not a valid setup record: {error}",
+                f"{self._file}, in which setup records its changes, is not valid: {error}",
                 value=str(self._file),
-                remedy="move the file away; after that, `setup remove` removes the entries that have "
-                "postroom's name",
+                remedy="move the file to another folder; after that, `setup remove` removes the entries "
+                "named postroom",
             ) from error
 
     @contextmanager
@@ -181,7 +184,7 @@ class Records:
             ) from error
         except OSError as error:
             raise ConfigError(
-                f"the folder {self._lock.parent} cannot be written: {error}",
+                f"the folder {self._lock.parent} is not writable: {error}",
                 remedy=remedy_of(error, self._lock),
             ) from error
         try:
@@ -225,7 +228,7 @@ class Records:
                 self._file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{self._file} cannot be written: {error}",
+                f"the file {self._file} cannot be written: {error}",
                 value=str(self._file),
                 remedy=remedy_of(error, self._file),
             ) from error

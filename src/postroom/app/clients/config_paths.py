@@ -72,7 +72,7 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
         return config_file(client.user, target)
     if client.project is None:
         raise InvalidArgument(
-            f"{client.title} has no project configuration",
+            f"{client.title} has no configuration for a single project",
             value=client.name,
             remedy=f"leave out --scope project; these clients support it: {', '.join(PROJECT_CLIENTS)}",
         )

@@ -57,27 +57,29 @@ def look(path: Path, base: Path) -> Found:
     try:
         place = real(path)
         if not place.is_relative_to(real(base)):
-            raise refused(path, f"it is a link to {place}, which is outside {base}")
+            raise refused(path, f"the file is a link to {place}, which is outside {base}")
         try:
             value = place.stat()
         except FileNotFoundError:
             return Found(path=place, content=None)
         if not stat.S_ISREG(value.st_mode):
-            raise refused(path, "it is not a regular file")
+            raise refused(path, "the path is not a regular file")
         if value.st_size > LARGEST:
-            raise refused(path, f"it has {value.st_size} bytes; the limit is {LARGEST}")
+            raise refused(path, f"the file has {value.st_size} bytes; the limit is {LARGEST}")
         if not value.st_mode & stat.S_IWUSR or not os.access(place, os.W_OK):
-            raise refused(path, "it is read-only")
+            raise refused(path, "the file is read-only")
         content = place.read_bytes()
         try:
             content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise refused(path, f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+            raise refused(
+                path, f"the file is not UTF-8 text: {error.reason} at byte {error.start}"
+            ) from error
         return Found(
             path=place, content=content, mode=stat.S_IMODE(value.st_mode), owner=(value.st_uid, value.st_gid)
         )
     except OSError as error:
-        raise refused(path, f"it cannot be read: {error}") from error
+        raise refused(path, f"the file cannot be read: {error}") from error
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
@@ -147,7 +149,7 @@ class Draft:
     def drop(self) -> None:
         """Remove the draft and the folders that were created for it.
 
-        It has no effect if the draft has replaced the file.
+        The call has no effect if the draft has already replaced the file.
         """
         with suppress(OSError):
             self.path.unlink(missing_ok=True)

@@ -58,7 +58,7 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
         client,
         user=ConfigPath(base="machine", folder=_PLUGIN, names=(".mcp.json",)),
         project=None,
-        why="as a plugin; it starts the server and needs no address and no token",
+        why="as a plugin, which starts the server and needs no address and no token",
         hooks=replace(
             hooks, user=ConfigPath(base="machine", folder=f"{_PLUGIN}/hooks", names=("hooks.json",))
         ),
@@ -143,7 +143,9 @@ def make_known(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Make the client forget the marketplace. Otherwise it would list a folder that no longer exists.
+    """Make the client forget the marketplace.
+
+    Otherwise the client would list a marketplace whose folder no longer exists.
 
     When it forgets a marketplace, the client deletes every entry with that name. If the file has such an
     entry, it belongs to the user, so nothing is done.

@@ -93,8 +93,8 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     """Return the steps that a client asks of its user after set-up has written its files.
 
-    The result is empty if the client cannot be asked. It is also empty in a dry run, because a client that is
-    asked may write files.
+    The result is empty if the client cannot be asked. The result is also empty in a dry run, because a client
+    that is asked may write files.
     """
     if target.is_dry_run:
         return []
@@ -120,9 +120,10 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
                     value = repr(lines[0][:_SHOWN]) if lines else "no such line"
                     folder = ToDo(
                         kind="folder_untrusted",
-                        detail=f"written, folder not trusted: expected that `{made.program} mcp list` names "
-                        f"{NAME} in {target.project}, found {value}",
-                        remedy=f"start `{made.program}` there, and trust the folder and its server",
+                        detail="written, folder not trusted: expected that "
+                        f"`{made.program} mcp list` names {NAME} in {target.project}, found {value}",
+                        remedy=f"start `{made.program}` in that folder, and let it trust the folder and "
+                        "the server",
                     )
             to_dos.append(folder)
         elif not made.oldest:  # other clients were asked before, or will be asked about the login
@@ -142,7 +143,7 @@ def release_of(client: Client, target: SetupScope) -> Release | None:
     if _numbers(installed) == _numbers(release.tried):
         return release
     is_newer = _numbers(installed) > _numbers(release.tried)
-    install = f"`npm install -g {made.package}@{release.tried}` installs the tested release"
+    install = f"`npm install -g {made.package}@{release.tried}` installs the release that was tested"
     return replace(
         release,
         warning=(
@@ -196,7 +197,9 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
     if is_in:
         return None
     detail = f"written, logged out: {made.title} reports that it has neither a login nor a key"
-    return ToDo(kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or set its key")
+    return ToDo(
+        kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or configure the client's API key"
+    )
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
@@ -208,7 +211,7 @@ def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str
             return None, "", ""
         return (
             None,
-            "the way to check the login in the output of `claude auth status --help`",
+            "a command to check the login in the output of `claude auth status --help`",
             shown(code, text),
         )
     code, text = ask("auth", "status")

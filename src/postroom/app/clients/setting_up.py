@@ -199,7 +199,12 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
     value = files.look(part.file.path, part.file.base)
     text = value.text
     try:
-        _require_own_form(client, text)
+        if client.never_with and json_edit.find(text, client.never_with) is not None:
+            where = ".".join(client.never_with)
+            raise NotJson(
+                f"the file contains `{where}`, a form that belongs to another version of {client.title}"
+            )
+        require_form(text, client.json_form, client.title)
         old = _still_true(records.get(value.path), value)
         places = {
             (edit.path, edit.sign) if edit.sign else ((*edit.path, edit.key), "") for edit in part.edits
@@ -326,15 +331,6 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
     )
 
 
-def _require_own_form(client: Client, text: str) -> None:
-    if client.never_with and json_edit.find(text, client.never_with) is not None:
-        where = ".".join(client.never_with)
-        raise NotJson(
-            f"`{where}` is in the file: it has the form that another version of {client.title} uses"
-        )
-    require_form(text, client.json_form, client.title)
-
-
 def _still_true(record: Record, found: Found) -> Record:
     """Return the record if at least one part that it lists still exists; otherwise return an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
@@ -401,7 +397,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    This does everything that needs disk space, before the first file is changed.
+    These are all the steps that need disk space, and they come before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:
@@ -437,18 +433,14 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
     elif not change.is_none:
         files.remove(change.found)
     if change.is_removal:
-        _forget(change, records)
-
-
-def _forget(change: Change, records: Records) -> None:
-    """Update the record after parts of a file were removed, and remove their backups and folders."""
-    files.remove_drafts(change.found)
-    content = None if change.after is None else change.after.encode("utf-8")
-    backups = files.remove_same(change.record.backups, content)
-    folders = records.get(change.found.path).folders
-    records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
-    if change.after is None:
-        records.pass_on(files.remove_folders(folders))
+        # Update the record after parts of a file were removed, and remove their backups and folders.
+        files.remove_drafts(change.found)
+        content = None if change.after is None else change.after.encode("utf-8")
+        backups = files.remove_same(change.record.backups, content)
+        folders = records.get(change.found.path).folders
+        records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
+        if change.after is None:
+            records.pass_on(files.remove_folders(folders))
 
 
 def _give_back(change: Change, records: Records) -> None:

@@ -192,7 +192,7 @@ class _Look:
             holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
             stands_twice = holder is not None and [child.key for child in holder.children].count(NAME) > 1
         if stands_twice:
-            detail = f"the entry {NAME} exists twice, and the last one counts"
+            detail = f"the entry {NAME} exists twice, and the client uses the last one"
             return entry, [self._finding("duplicate", file.path, detail, _tools_option(entry))]
         if self._fits(entry, address):
             return entry, []
@@ -298,7 +298,7 @@ class _Look:
             return [self._unreadable(file.path, error)]
         if all(node and fits(node.value(), edit) for node, edit in zip(found_nodes, wanted, strict=True)):
             return []
-        return [self._finding("missing", file.path, "postroom's plugin is not enabled there")]
+        return [self._finding("missing", file.path, "postroom's plugin is not enabled in the client")]
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]

@@ -114,8 +114,8 @@ class Client:
     granted: Mapping[str, object] = field(default_factory=dict)
     """Settings that allow the use of postroom's tools without asking.
 
-    They are written only to a person's own file. A project's file also affects other people, and these must
-    allow the tools themselves.
+    The settings are written only to a file in a person's own account. A project's file also affects other
+    people, and these must allow the tools themselves.
     """
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"

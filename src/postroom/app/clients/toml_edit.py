@@ -58,8 +58,9 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
                 f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
                 f"[{name}.{edit.key}] to extend it; expected its entries as tables, like [{name}.x]",
                 remedy=(
-                    f"write each entry inside the braces as a table, [{name}.x] with its lines below, and "
-                    f"run this again; or add this entry in the braces by hand: {edit.key} = {inline}"
+                    f"write each entry inside the braces as a table, [{name}.x] with its settings on the "
+                    "lines below, and run this command again; or add this entry inside the braces by "
+                    f"hand: {edit.key} = {inline}"
                 ),
             ) from error
         applied = AppliedEdit(client=client, kind="table", path=path, before=before)
@@ -78,7 +79,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
         applied = AppliedEdit(client=client, kind="replaced", path=path, was=text[start:stop])
     _require_same(result, text, path)
     if not fits(find(result, path), edit):
-        raise NotToml(f"[{'.'.join(path)}] has a form that setup cannot edit; remove it by hand")
+        raise NotToml(f"[{'.'.join(path)}] has a form that setup cannot edit; remove the table by hand")
     return result, [applied]
 
 
@@ -97,7 +98,8 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
         result = _without_tables(text, applied)
         if find(result, applied.path) is not None:
             raise NotToml(
-                f"[{'.'.join(applied.path)}] does not have the form that setup writes; remove it by hand"
+                f"[{'.'.join(applied.path)}] does not have the form that setup writes; remove the table "
+                "by hand"
             )
     _require_same(result, text, applied.path)
     return result, False
@@ -148,7 +150,9 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
-        raise NotToml(f"[{'.'.join(path)}] does not have the form that setup writes; remove it by hand")
+        raise NotToml(
+            f"[{'.'.join(path)}] does not have the form that setup writes; remove the table by hand"
+        )
     return header.end(), _end(lines, header.end())
 
 
@@ -187,7 +191,9 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
         NotToml: The result has other changes, or cannot be read.
     """
     if _apart_from(_read(after), path) != _apart_from(_read(before), path):
-        raise NotToml(f"[{'.'.join(path)}] cannot be edited on its own; edit it by hand")
+        raise NotToml(
+            f"setup cannot edit [{'.'.join(path)}] without its surroundings; edit the table by hand"
+        )
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:

@@ -48,17 +48,19 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
     if address_of(entry) and not environment.get(TOKEN_NAME):
         token_file = places.token_file(places.data_dir(environment))
         token_note = (
-            "the client asks the person for the token" if client.asks_for_token else "the client reads it"
+            "the client asks the person for the token"
+            if client.asks_for_token
+            else ("the client reads the token from this variable")
         )
         return Trial(
             state="not tried",
-            detail=f"{TOKEN_NAME} is not set here, and {token_note}",
+            detail=f"the variable {TOKEN_NAME} is not set in this shell, and {token_note}",
             remedy=f"run export {TOKEN_NAME}=\"$(cat '{token_file}')\" before you start the client",
         )
     try:
         return asyncio.run(_try_call(client, entry, environment))
     except Exception as error:  # any error of the library is a result of the trial
-        token = f"check that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
+        token = f"check that {TOKEN_NAME} contains the server's token, and " if address_of(entry) else ""
         return Trial(state="failed", detail=_failure_text(error), remedy=f"{token}run `postroom doctor`")
 
 

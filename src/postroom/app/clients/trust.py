@@ -71,7 +71,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
 
 def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     """Return whether Codex has an account or needs none; if unknown, the expected and the actual answer."""
-    expected = f"an account in its answer to {_ACCOUNT}"
+    expected = f"an account in the answer to {_ACCOUNT}"
     try:
         _, answer = _answer(program, target, _ACCOUNT, {})
     except (OSError, ValueError) as error:
@@ -89,7 +89,7 @@ def _answer_text(answer: "Answer") -> str:
 def _trouble(client: Client, version: str, found: str) -> str:
     who = f"{client.title} {version}".rstrip()
     return (
-        f"{who} did not say whether it trusts postroom's hooks: expected them in its answer to "
+        f"{who} did not say whether it trusts postroom's hooks: expected the hooks in its answer to "
         f"{_LIST}, found {found}"
     )
 

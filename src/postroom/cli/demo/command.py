@@ -141,9 +141,9 @@ def demo(
 ) -> None:
     """Watch two programs do six tasks.
 
-    The server claims the tasks for them. They reserve files, meet at one, fail once, test, ask you, and
-    commit. The demo needs no model and no key. It works in a scratch repository and keeps the repository for
-    you.
+    The server claims the tasks for them. The agents reserve files, meet at one file, fail once, test, ask
+    you, and commit. The demo needs no model and no key. The demo works in a scratch repository, and keeps the
+    repository for you.
     """
     server = Server.find()
     if urlsplit(server.endpoint.url).hostname not in _LOOPBACK:

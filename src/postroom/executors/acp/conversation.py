@@ -4,7 +4,8 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities, postroom declares only notices. It refuses requests for files and terminals.
+Of the optional capabilities, postroom declares only notices. Postroom refuses requests for files and
+terminals.
 
 A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
 same request. The id of a question is computed from everything that the agent reported about the call, even
@@ -222,8 +223,8 @@ class Permission:
 def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return the agent's description of a call, without the fields that identify its turn.
 
-    If one of these fields of the input contains the id of the call, the agent itself wrote the input.
-    Otherwise the model wrote it, and such a field is an ordinary argument, which is kept.
+    If one of these fields of the input contains the id of the call, the agent itself wrote the input. If the
+    model wrote the input, such a field is an ordinary argument, which is kept.
     """
     by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
     arguments, own = by_name.get("rawInput"), call.get("toolCallId")
@@ -311,7 +312,7 @@ KEY: Final = "postroom.executors.acp.conversation"
 class UsedPermissions:
     """The decisions that one run has used.
 
-    They are stored with the thread, and the next run replaces them.
+    The decisions are stored with the thread, and the next run replaces them.
     """
 
     control: RunControl

@@ -41,10 +41,10 @@ DONE: Final = "end_turn"
 MAX_NAMES_SHOWN: Final = 80
 """Maximum characters of the agent's own text that an error quotes."""
 _STOPS: Final = {
-    "max_tokens": "it reached its token limit",
-    "max_turn_requests": "it reached its model request limit",
-    "refusal": "it refused to continue",
-    "cancelled": "it reported that its turn was cancelled, but postroom had not cancelled it",
+    "max_tokens": "the agent reached its token limit",
+    "max_turn_requests": "the agent reached its limit of model requests",
+    "refusal": "the agent refused to continue",
+    "cancelled": "the agent reported that its turn was cancelled, but postroom had not cancelled it",
 }
 
 
@@ -129,7 +129,7 @@ class Outcome:
         if talk.fault is not None:
             return failing.by(talk.fault.kind, f"{talk.fault.what}{failing.words}")
         if talk.stop_reason is not None:
-            why = _STOPS.get(talk.stop_reason, "it gave an unknown reason")
+            why = _STOPS.get(talk.stop_reason, "the agent gave an unknown reason")
             named = storable(talk.stop_reason[:MAX_NAMES_SHOWN])
             last = failing.quoted(None, self.talk.turn.said) or " nothing"
             what = f"stopped early: {why} ({named}); its last text{last}"

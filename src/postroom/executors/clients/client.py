@@ -99,7 +99,7 @@ NO_CONNECTION: Final = Connection()
 
 
 class Steering(ABC):
-    """Sends messages to a program while it works. It does no I/O itself, but writes through `say`."""
+    """Sends messages to a program while it works. The class does no I/O itself, but writes through `say`."""
 
     command: ClassVar[tuple[str, ...]] = ()
     """The command that accepts messages while it works; empty if it is the client's usual command."""

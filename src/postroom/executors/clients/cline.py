@@ -1,4 +1,4 @@
-"""Cline: `cline --json`. It does not resume sessions."""
+"""Cline: `cline --json`. Cline does not resume sessions."""
 
 import sys
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     """Connect Cline through a copy of its server list.
 
-    Cline starts a program that connects it to the server. This program gets the run's variables.
+    Cline starts a program that connects it to the server. The connecting program gets the run's variables.
     """
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")

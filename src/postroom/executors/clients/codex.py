@@ -159,7 +159,7 @@ class _Steering(Steering):
                 self._handle_answer(message)
                 return None
             case Asked():
-                self._peer.refuse(message.id, METHOD_NOT_FOUND, "no person can answer here")
+                self._peer.refuse(message.id, METHOD_NOT_FOUND, "no person can answer in this run")
                 return None
         if message.method == "turn/started":
             self._turn = text_in(table_in(message.params, "turn"), "id")

@@ -32,8 +32,9 @@ _WRITES: Final = (
     "mcp-oauth-tokens.json",
     "oauth_creds.json",
 )
-"""Files that Gemini CLI writes by name. They must not be links, because even a dangling link would lead to
-the user's folder.
+"""Files that Gemini CLI writes by name.
+
+The files must not be links, because even a dangling link would lead to the user's folder.
 """
 
 
@@ -58,7 +59,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
     The folder contains links to the user's files, and settings that name this server.
 
-    This is necessary because Gemini CLI accepts system settings only from root, and no servers in its
+    The folder is necessary because Gemini CLI accepts system settings only from root, and no servers in its
     arguments.
     """
     home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()

@@ -1,7 +1,7 @@
 """Executes programs that get their whole input at the start and print the answer.
 
-The executor builds the command line and reads the output. It converts the end of the program to an answer, a
-temporary failure or a permanent failure.
+The executor builds the command line and reads the output. The executor converts the end of the program to an
+answer, a temporary failure or a permanent failure.
 """
 
 import asyncio
@@ -158,10 +158,10 @@ KEY: Final = "postroom.executors.command"
 class CommandExecutor(ProgramExecutor):
     """Runs each agent by the program that its runner names.
 
-    `folder` is the folder for private files. It is created with access for its owner only. Each server needs
-    its own folder. `environment` is the server's environment, from which a program gets the variables that
-    its runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` grants
-    it access to the server.
+    `folder` is the folder for private files. The folder is created with access for its owner only. Each
+    server needs its own folder. `environment` is the server's environment, from which a program gets the
+    variables that its runner allows. `environment_of` adds variables for a run, such as its project, and
+    `access_of` grants it access to the server.
     """
 
     kind = RunnerKind.COMMAND

@@ -1,4 +1,4 @@
-"""Registers the runs that execute here, at most one per thread, and passes on requests to end them."""
+"""Keeps the active runs of this process, at most one per thread, and passes on requests to end them."""
 
 import asyncio
 from enum import StrEnum

@@ -36,7 +36,6 @@ from postroom.contracts.errors import (
     StaleClaim,
 )
 from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor, identity_of
-from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Boundary, Json
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.records import replace
@@ -424,7 +423,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @property
     def executing(self) -> int:
-        """The number of runs that execute here."""
+        """The number of runs that this process executes."""
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -459,7 +458,14 @@ class ProgramExecutor(RunDispatchExecutor):
                     identity=identity,
                 )
             )
-            runner = await self._runner_of(identity.agent_id, control.agent)
+            agent_id = identity.agent_id
+            runner = await self._runners.runner_of(agent_id, control.agent)
+            if runner is None:
+                raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+            if not isinstance(runner, Runner) or runner.kind is not self.kind:
+                kind = runner.kind.value
+                what = f"the runner of {agent_id!r} is of the kind {kind!r}, not {self.kind.value!r}"
+                raise InvalidRunner(what, value=kind)
             activation = await _add_received_messages(activation, control)
             async with (
                 self.process_runner.folder_of(identity.run_id) as folder,
@@ -551,15 +557,6 @@ class ProgramExecutor(RunDispatchExecutor):
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
 
-    async def _runner_of(self, agent_id: str, agent: AddressedAgent | None) -> Runner:
-        runner = await self._runners.runner_of(agent_id, agent)
-        if runner is None:
-            raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
-        if not isinstance(runner, Runner) or runner.kind is not self.kind:
-            what = f"the runner of {agent_id!r} is of the kind {runner.kind.value!r}, not {self.kind.value!r}"
-            raise InvalidRunner(what, value=runner.kind.value)
-        return runner
-
     async def _begun(self, work: Work) -> Ended:
         try:
             return await self._attempted(work)
@@ -567,7 +564,7 @@ class ProgramExecutor(RunDispatchExecutor):
             return error
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
+        """Ask the run with this dispatch, run or thread id to end; return False if no such run is active."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 

@@ -4,7 +4,7 @@ start ─▶ exits by itself ───────────────▶ it
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
 `started` and `Launcher` start the program through its shim; `program_of` checks whether it could be started.
-These functions block, so call them off the event loop.
+All functions of this module block, so call them off the event loop.
 """
 
 import asyncio
@@ -179,7 +179,10 @@ class Started:
 
 
 class Launcher:
-    """The process that forks a shim for each program. It is started together with the first program."""
+    """The process that forks a shim for each program.
+
+    The process is started together with the first program.
+    """
 
     def __init__(self, environment: Mapping[str, str], platform: str) -> None:
         """`environment` is that of the server.
@@ -286,11 +289,11 @@ def started(
         refusal: CommandError
         if error.errno == errno.E2BIG:
             refusal = PromptTooLong(
-                "arguments and environment are longer than the system takes", value=program
+                "the arguments and the environment are longer than the system accepts", value=program
             )
         elif isinstance(error, BrokenPipeError | ConnectionResetError):  # the launcher or the shim was killed
             refusal = CommandBusy(
-                f"the command {program!r} could not be started now: {error.strerror}", value=program
+                f"the command {program!r} could not be started at the moment: {error.strerror}", value=program
             )
         elif error.errno in NO_ROOM or isinstance(error, TimeoutError):
             refusal = CommandBusy(
@@ -468,7 +471,9 @@ class ProcessRunner:
             ConfigError: The folder is not absolute.
         """
         if not folder.is_absolute():
-            raise ConfigError("runs of programs need an absolute folder", value=str(folder))
+            raise ConfigError(
+                "a server that executes programs needs an absolute data folder", value=str(folder)
+            )
         self.folder, self.server = folder, dict(environment)
         self.clock, self.timer = clock or SystemClock(), timer or SystemTimer()
         self.limits = limits or CommandLimits()
@@ -706,7 +711,8 @@ class Program:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         elif ended.is_late:
             raise StaleClaim(
-                "the program was stopped because its server was suspended or could not renew the claim"
+                "the program was stopped because its server was suspended or could not renew the claim "
+                "on the run"
             )
         return ended
 

@@ -3,7 +3,7 @@
     server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program and its children
 
 The server sends the launcher five descriptors for each run. The launcher forks each shim, because a fork
-takes only a tenth of the time of a new Python interpreter. The shim starts the program. It kills every
+takes only a tenth of the time of a new Python interpreter. The shim starts the program. The shim kills every
 process of the run at its deadline, at the server's request, and when its control socket closes, for example
 because the server was killed.
 
@@ -19,7 +19,7 @@ SIGKILL, and `hold T` moves the deadline to the instant T. The shim answers `sta
 has not ended yet, and `ended` when none is left.
 
 Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input; CLOCK is the number of the
-clock for deadlines. It uses only the standard library.
+clock for deadlines. The shim uses only the standard library.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ processes, but the server decides which of them end. Programs do not inherit thi
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
 """In seconds.
 
-The last value is the longest single wait for a deadline. It is needed because the clock advances while the
-machine sleeps, but the time of a wait does not.
+The last value is the longest single wait for a deadline. A limit for the longest wait is needed because the
+clock advances while the machine sleeps, but the time of a wait does not.
 """
 _MAX_NAMES_SHOWN = 100
 _QUICK_ROUNDS = 50

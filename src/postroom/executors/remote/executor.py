@@ -141,12 +141,12 @@ def judge(row: RunDispatch | None, result: Result) -> None:
     Raises:
         ResultConflict: The dispatch has ended with another answer.
         StaleResult: The result is no longer needed, because the run is unknown or ended without it.
-        ResultTooEarly: The dispatch is not active here at the moment.
+        ResultTooEarly: This process is not executing the dispatch at the moment.
     """
     if row is None:
         raise StaleResult("this server does not know the run")
     if not row.status.is_terminal:
-        raise ResultTooEarly("the run is not active now", value=row.dispatch_id)
+        raise ResultTooEarly("the run is not active at the moment", value=row.dispatch_id)
     failure = result.failure()
     if row.status is RunDispatchStatus.DEAD_LETTER:
         if failure is not None and row.last_error == storable(failure.describe()):
@@ -394,7 +394,9 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, HttpRunner):
-            raise InvalidRunner(f"the runner of {agent_id!r} is not another server", value=runner.kind.value)
+            raise InvalidRunner(
+                f"the runner of {agent_id!r} does not use another server", value=runner.kind.value
+            )
         return runner
 
     def _forget(self, execution: _Execution) -> None:
@@ -429,8 +431,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 None
                 if runner.callback(self._address())
                 else RemoteMisbehaved(
-                    "the other server needs an address for its result",
-                    remedy="set callback_base to this server's address as the other server reaches it",
+                    "the other server needs a URL to which it can send its result",
+                    remedy="set callback_base to the URL at which the other server reaches this server",
                 )
             )
         except InvalidArgument as error:
@@ -500,7 +502,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         except RunnerSecretMissing as error:
             # the error must not tell an unverified sender where the secret is stored
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
-            raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
+            raise ResultTooEarly("the result cannot be verified at the moment", value=dispatch_id) from error
 
     def stored(self, run: RunRecord) -> None:
         """Record that the end of a run is durable."""
@@ -511,14 +513,14 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Commands to runs.
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
+        """Ask the run with this dispatch, run or thread id to end; return False if no such run is active."""
         executions = [execution for execution in self._by_thread.values() if execution.answers_to(id)]
         return len(executions) == 1 and executions[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to end and wait for it.
 
-        Return False if none runs here, or if it does not end.
+        Return False if this process executes none, or if it does not end.
         """
         if (execution := self._by_thread.get(thread_id)) is None:
             return False

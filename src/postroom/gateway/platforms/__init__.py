@@ -64,14 +64,14 @@ def adapter_of(platform: Platform) -> "type[BasePlatformAdapter]":
         raise _unusable(plug_in, "is not a subclass of BasePlatformAdapter")
     adapter: type[BasePlatformAdapter] = value
     if adapter.platform is not platform:
-        raise _unusable(plug_in, f"is the adapter of the platform {adapter.platform.value}")
+        raise _unusable(plug_in, f"is an adapter for another platform, {adapter.platform.value}")
     return adapter
 
 
 def _unusable(plug_in: EntryPoint, why: str) -> ConfigError:
     package = "unknown" if plug_in.dist is None else plug_in.dist.name
     return ConfigError(
-        f"the plug-in of the platform {plug_in.name} is not usable: {plug_in.value} {why}",
+        f"the plug-in for the platform {plug_in.name} is not usable: {plug_in.value} {why}",
         value=plug_in.name,
         remedy=f"correct or upgrade the package {package}, or remove [platforms.{plug_in.name}]",
     )

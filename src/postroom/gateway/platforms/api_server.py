@@ -157,7 +157,7 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
     values = [_message(item, f"{param}[{index}]", image_bytes) for index, item in enumerate(messages)]
     dialogue = [message for message in values if message is not None and message.role is not Role.SYSTEM]
     if not dialogue or dialogue[-1].role is Role.ASSISTANT:
-        raise wrong(f"`{param}` must end with a message of the user or the result of a tool", param)
+        raise wrong(f"the last message in `{param}` must be a user message or a tool result", param)
     last = dialogue[-1]
     is_result = last.role is Role.TOOL
     results: list[Message] = []
@@ -186,7 +186,8 @@ def check_results(told: Sequence[Message]) -> None:
     for message in told:
         if message.role is Role.TOOL and message.tool_call_id not in called:
             raise wrong(
-                f"no message calls the tool of the result {str(message.tool_call_id)[:100]!r}", "messages"
+                f"no message calls the tool whose result has the id {str(message.tool_call_id)[:100]!r}",
+                "messages",
             )
 
 
@@ -216,7 +217,7 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
             parts = [item for item in content if isinstance(item, Mapping) and item.get("type") in kinds]
             content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
         if not isinstance(content, str | None) or not isinstance(calls, Sequence):
-            raise wrong("a message of the assistant needs text or calls", where)
+            raise wrong("an assistant message needs text or tool calls", where)
         return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in calls])
     if role == "tool" or kind == "function_call_output":
         call_id = one.get("tool_call_id") or one.get("call_id")
@@ -224,7 +225,7 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
         if isinstance(content, list):
             content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
         if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
-            raise wrong("the result of a tool needs its call and text", where)
+            raise wrong("a tool result needs the id of its call and a text", where)
         return Message.tool(call_id, clean(content))
     if kind == "reasoning":
         return None
@@ -266,7 +267,7 @@ def _call(told: Json, where: str) -> ToolCall:
 def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list) or len(parts) > MAX_PARTS:
-        raise wrong(f"the content must be text or a list of at most {MAX_PARTS} parts", param)
+        raise wrong(f"the content of a message must be text or a list of at most {MAX_PARTS} parts", param)
     texts: list[str] = []
     media: list[Attachment] = []
     for index, part in enumerate(parts):
@@ -275,18 +276,22 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
         if kind in _TEXT_PARTS:
             told = part.get("text")
             if not isinstance(told, str):
-                raise wrong("a text part has no text", where)
+                raise wrong("a part of the type text has no text", where)
             if len(told.encode("utf-8", "surrogatepass")) > MAX_PART_LENGTH:
-                raise wrong(f"a text part exceeds {MAX_PART_LENGTH} bytes", where, "string_above_max_length")
+                raise wrong(
+                    f"a part of the type text exceeds {MAX_PART_LENGTH} bytes",
+                    where,
+                    "string_above_max_length",
+                )
             texts.append(told)
         elif kind in _IMAGE_PARTS:
             media.append(_image(part.get("image_url"), where, image_bytes))
         elif kind in _FILE_PARTS:
             media.append(_file(part, where, image_bytes))
         else:
-            raise wrong("only parts of text, images and files are supported", where)
+            raise wrong("a part must be text, an image or a file; other types are not supported", where)
     if len(media) > MAX_IMAGES:
-        raise wrong(f"there are more than {MAX_IMAGES} images and files", param)
+        raise wrong(f"a message has more than {MAX_IMAGES} images and files", param)
     text = clean("\n".join(texts))
     if not text.strip() and not media:
         raise wrong("a message is empty", param)
@@ -296,12 +301,12 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
 def _image(told: Json, where: str, limit: int) -> Attachment:
     url = told.get("url") if isinstance(told, Mapping) else told
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise wrong("an image must be sent as a data: URL; nothing is downloaded", where)
+        raise wrong("an image must be sent as a data: URL, because the server downloads nothing", where)
     if len(url) > limit * 4 // 3 + 64:
         raise wrong(f"an image exceeds {limit} bytes", where, "image_too_large")
     content, mime = decoded(url) if _IMAGE.fullmatch(url) else (None, None)
     if content is None or len(content) > limit:
-        raise wrong(f"an image must be PNG, JPEG, GIF or WebP in base64, at most {limit} bytes", where)
+        raise wrong(f"an image must be PNG, JPEG, GIF or WebP in base64, of at most {limit} bytes", where)
     return Attachment(kind=MessageType.PHOTO, ref=url, mime=mime, size=len(content))
 
 
@@ -310,12 +315,14 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
     fields = part.get("file") if part.get("type") == "file" else part
     url = fields.get("file_data") if isinstance(fields, Mapping) else None
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise wrong("a file must be sent in file_data as a data: URL; nothing is downloaded", where)
+        raise wrong(
+            "a file must be sent in file_data as a data: URL, because the server downloads nothing", where
+        )
     if len(url) > limit * 4 // 3 + 200:
         raise wrong(f"a file exceeds {limit} bytes", where, "file_too_large")
     content, mime = decoded(url)
     if content is None or len(content) > limit:
-        raise wrong(f"a file must be in base64, at most {limit} bytes", where)
+        raise wrong(f"a file must be in base64, of at most {limit} bytes", where)
     name = fields.get("filename") if isinstance(fields, Mapping) else None
     name = name if isinstance(name, str) else None
     return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))
@@ -384,7 +391,9 @@ _OBJECT: Final = _Kind("an object", lambda one: isinstance(one, Mapping))
 _TEXT_OR_OBJECT: Final = _Kind("text or an object", lambda one: isinstance(one, str | Mapping))
 _FIELDS: Final[Mapping[str, _Kind]] = {
     "model": _TEXT,
-    "n": _Kind("1, because only one choice is possible", lambda one: one == 1 and not isinstance(one, bool)),
+    "n": _Kind(
+        "1, because the server returns one choice", lambda one: one == 1 and not isinstance(one, bool)
+    ),
     "temperature": _number(0, 2),
     "top_p": _number(0, 1),
     "presence_penalty": _number(-2, 2),
@@ -564,7 +573,9 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     _check_choice(more, tools)
     store, background = data.get("store") is not False, bool(data.get("background"))
     if background and not store:
-        raise wrong("`background` requires `store`, because the answer is fetched by its id", "background")
+        raise wrong(
+            "`background` requires `store`, because the client fetches the answer by its id", "background"
+        )
     return Asked(
         **fields,
         tools=tools,
@@ -1066,7 +1077,10 @@ class Exchange:
         """The model's reasoning as far as it has been received."""
         self.waits: set[Wait] = set()
         self.asked = ""
-        """All text up to the agent's last question. This text is not part of the answer."""
+        """All text up to the agent's last question.
+
+        The text up to that question is not part of the answer.
+        """
         self._parts: list[tuple[str, str]] = []
 
     @property
@@ -1181,7 +1195,7 @@ class Wait:
         """End the wait when the caller hangs up."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.end(Refused(503, _HUNG_UP, "the caller hung up"))
+        self.end(Refused(503, _HUNG_UP, "the caller closed the connection"))
 
     @property
     def is_abandoned(self) -> bool:
@@ -1247,8 +1261,8 @@ class Wait:
             return answer.failure
         key = self.exchange.message_id
         text = (
-            "the model's answer broke off after a part of it was sent, and the next attempt has "
-            f"other words: discard that part and ask again with Idempotency-Key: {key} for the whole "
+            "the model's answer ended early, after a part of it was sent, and the next attempt differs "
+            f"from that part. Discard the part and ask again with Idempotency-Key: {key} for the whole "
             "answer"
         )
         return Refused(502, "model_broke_off", text)
@@ -1274,7 +1288,9 @@ def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
         Refused: The fingerprints differ.
     """
     if earlier not in (None, fingerprint):
-        raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+        raise Refused(
+            409, "idempotency_conflict", "this Idempotency-Key was already used with another message"
+        )
 
 
 class Exchanges:
@@ -1300,7 +1316,7 @@ class Exchanges:
             refuse_other_content(known_exchange.fingerprint, fingerprint)
         if self._waiting >= MAX_WAITING:
             raise Refused(
-                429, "too_many_waiting", f"{MAX_WAITING} requests are waiting already", retry_after=5
+                429, "too_many_waiting", f"{MAX_WAITING} requests are already waiting", retry_after=5
             )
         exchange = known_exchange or self._open_stream(chat_id, message_id)
         exchange.fingerprint = fingerprint
@@ -1453,8 +1469,8 @@ class _ResponseEvents:
 
         Once the text has started, no reasoning is sent, because its item is complete.
 
-        A background response has no such events. Its events are numbered so that a client can continue after
-        a server restart. Reasoning is not stored, so the numbers would change.
+        A background response has no such events. The events of a background response are numbered so that a
+        client can continue after a server restart. Reasoning is not stored, so the numbers would change.
         """
         if not delta or self._has_message or self._shape.is_background:
             return
@@ -1747,7 +1763,7 @@ class ApiServerAdapter(HttpAdapter):
         key = config.api_key or ""
         if len(key) < MIN_KEY_LENGTH:
             raise ConfigError(
-                "the key is missing or too short",
+                "the API key is missing or too short",
                 remedy=secret_remedy("api_key", f"at least {MIN_KEY_LENGTH} random characters"),
             )
         self._model = options.model
@@ -1776,12 +1792,17 @@ class ApiServerAdapter(HttpAdapter):
         """
         if status == HTTPStatus.NOT_FOUND:
             known_values = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
-            message = f"{message}; the paths are {', '.join(known_values)}"
+            message = f"{message}; the known paths are {', '.join(known_values)}"
         return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
-        """Refuse all requests, including waiting ones. Their messages are stored and still get answers."""
-        self._exchanges.end(Refused(503, "stopping", "the server is stopping; ask again", retry_after=5))
+        """Refuse all requests, including waiting ones.
+
+        The messages of waiting requests are stored and still get answers.
+        """
+        self._exchanges.end(
+            Refused(503, "stopping", "the server is shutting down; send the request again", retry_after=5)
+        )
         await super().disconnect()
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
@@ -1793,7 +1814,9 @@ class ApiServerAdapter(HttpAdapter):
         """
         content, _ = decoded(attachment.ref)
         if content is None:
-            raise ServerUnavailable("the attachment was not sent over the API", remedy="send the image again")
+            raise ServerUnavailable(
+                "the image was not sent with an API request", remedy="send the image again"
+            )
         if len(content) > max_bytes:
             raise TooLarge(f"the image is larger than {max_bytes} bytes", value=len(content))
         yield content
@@ -1832,7 +1855,7 @@ class ApiServerAdapter(HttpAdapter):
         response_id = request.path_params["id"]
         value = await self._response(response_id)
         if value is None:
-            raise Refused(404, "not_found", "there is no such response, or it was deleted")
+            raise Refused(404, "not_found", "there is no response with this id, or it was deleted")
         chat_id, message_id, known_message = value
         if request.method == "DELETE":
             await self._receiver().forget_answer(self._source(chat_id), message_id)
@@ -1845,7 +1868,7 @@ class ApiServerAdapter(HttpAdapter):
         )
         if request.query_params.get("stream") == "true":
             if not shape.is_background:
-                raise wrong("only a response with `background` can be streamed again", "stream")
+                raise wrong("only a response created with `background` can be streamed again", "stream")
             after = request.query_params.get("starting_after", "-1")
             if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
                 raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
@@ -1874,7 +1897,7 @@ class ApiServerAdapter(HttpAdapter):
         self._check_key(request)
         value = await self._response(request.path_params["id"])
         if value is None:
-            raise Refused(404, "not_found", "there is no such response, or it was deleted")
+            raise Refused(404, "not_found", "there is no response with this id, or it was deleted")
         chat_id, message_id, known_message = value
         shape = self._response_shape(
             chat_id,
@@ -2022,19 +2045,23 @@ class ApiServerAdapter(HttpAdapter):
     async def _session(self, request: Request, asked: Asked) -> str | None:
         header = session_name(request.headers.get(SESSION_HEADER), SESSION_HEADER)
         if header is not None and not header.isascii():
-            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body", SESSION_HEADER)
+            raise wrong(
+                f"{SESSION_HEADER} must be ASCII; write other session names in the request body",
+                SESSION_HEADER,
+            )
         if asked.previous is None:
             return header or asked.session
         value = await self._response(asked.previous)
         if value is None:
             raise wrong(
-                "the previous response is unknown; use a `conversation`, which does not expire",
+                "the previous response is unknown or has expired; use a `conversation`, which does not "
+                "expire",
                 "previous_response_id",
                 "previous_response_not_found",
             )
         if header not in (None, value[0]):
             raise wrong(
-                f"the previous response belongs to another session than {SESSION_HEADER}",
+                f"the previous response does not belong to the session in {SESSION_HEADER}",
                 "previous_response_id",
             )
         return value[0]
@@ -2077,8 +2104,8 @@ class ApiServerAdapter(HttpAdapter):
         await self._timer.sleep(int(self._options.timeout_s * 1000))
         key = wait.exchange.message_id
         message = (
-            f"no answer within {self._options.timeout_s:g} seconds; the run continues: ask again "
-            f"with {KEY_HEADER}: {key}"
+            f"no answer within {self._options.timeout_s:g} seconds. The run continues: send the request "
+            f"again with {KEY_HEADER}: {key}"
         )
         wait.end(Refused(504, "timeout", message, param=key))
 

@@ -95,7 +95,10 @@ MAX_TRIES: Final = 3
 MAX_RAW_LENGTH: Final = 200_000
 """Maximum characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
-"""Fields of a raw update that contain credentials. Their reader could act as a person or as the bot."""
+"""Fields of a raw update that contain credentials.
+
+Whoever reads these credentials could act as a person or as the bot.
+"""
 _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
@@ -111,7 +114,7 @@ _DEFECT: Final = "receive_failed"
 """The error code of a channel whose newest update triggered a bug and is being retried."""
 _MAX_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
-TOO_OFTEN = "the platform's limits allow it later"
+TOO_OFTEN = "the platform's rate limit allows this only later"
 """The reason for a message that was not sent yet because of the rate limit. The platform was not called."""
 Metadata = Mapping[str, Json]
 """The details of a sent message, as far as they are known:
@@ -258,7 +261,7 @@ class AdapterState(StrEnum):
     DEGRADED = "degraded"
     """Connected, but an update became a dead letter since the last manual connect.
 
-    This state is only shown. It is never stored as the adapter's state.
+    The degraded state is only shown. The degraded state is never stored as the adapter's state.
     """
     ELSEWHERE = "elsewhere"
     """Not connected, because another server on the same database holds the channel."""
@@ -315,7 +318,7 @@ class Liveness:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
             since = self.degraded_at
             why = (
-                "updates of the platform became dead letters because of a defect: "
+                "updates of the platform became dead letters because of a defect in postroom: "
                 f"{self.dead_updates}; see `postroom gateway dead`, then `postroom gateway reconnect`"
             )
         return {
@@ -378,11 +381,11 @@ async def bounded(
 
 
 class BasePlatformAdapter(ABC):
-    """Connects one bot to one platform. It is idle until `connect`, and again after `disconnect`.
+    """Connects one bot to one platform. An adapter is idle until `connect`, and again after `disconnect`.
 
-    A subclass sets `platform`, `capabilities` and `options`. It can be imported without its extra, and its
-    `connect` raises `MissingExtra` if a library is not installed. It never logs a token, a secret or the text
-    of a message.
+    A subclass sets `platform`, `capabilities` and `options`. A subclass can be imported without its extra,
+    and its `connect` raises `MissingExtra` if a library is not installed. A subclass never logs a token, a
+    secret or the text of a message.
     """
 
     platform: ClassVar[Platform]
@@ -476,8 +479,8 @@ class BasePlatformAdapter(ABC):
 
         The handler of each route must authenticate its caller.
 
-        Their paths are mounted below `/channels`, so begin each path with `/<platform>`. The server itself
-        does not authenticate callers there.
+        The paths are mounted below `/channels`, so begin each path with `/<platform>`. The server itself does
+        not authenticate callers there.
         """
         return ()
 
@@ -511,7 +514,9 @@ class BasePlatformAdapter(ABC):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send one Markdown message of at most `capabilities.limit`. It is sent as a whole or not at all.
+        """Send one Markdown message of at most `capabilities.limit`.
+
+        The message is sent as a whole or not at all.
 
         If the platform refuses the markup, the message is sent as plain text. On platforms that support it,
         `metadata["dedupe_key"]` prevents a repeated call from sending a duplicate.
@@ -545,7 +550,9 @@ class BasePlatformAdapter(ABC):
         `takes_back` removes a reaction: pass the reaction's id, or the message's id if there was none.
         Messages have priority over reactions, and a rate limit on reactions delays nothing else.
         """
-        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
+        return SendResult.failed(
+            SendErrorKind.BAD_FORMAT, f"{self.platform.value} does not support reactions"
+        )
 
     async def send_media(
         self,
@@ -623,10 +630,10 @@ class BasePlatformAdapter(ABC):
                 if isinstance(error, PostroomError):
                     code, why = str(error.details.get("channel", "unreachable")), error.message
                     if isinstance(error, StoreError):
-                        code, why = "not_kept", f"a message could not be stored: {error.code}"
+                        code, why = "not_kept", f"an inbound message could not be stored: {error.code}"
                     _LOG.warning("channel.interrupted", platform=platform, code=code, error=error.code)
                 else:
-                    code, why = _DEFECT, "receiving failed; see the log"
+                    code, why = _DEFECT, "receiving messages failed; see the log"
                     _LOG.error("channel.interrupted", platform=platform, code=code, exc_info=error)
                 if not self.liveness.has_failed:
                     self.liveness.state = AdapterState.RECONNECTING
@@ -685,18 +692,18 @@ class BasePlatformAdapter(ABC):
         """
         self._heard()
         if not self.is_ours():  # this server was frozen or disconnected while it processed this message
-            raise StoreUnavailable(f"another server currently has the channel {self.platform.value} now")
+            raise StoreUnavailable(f"another server is connected to the channel {self.platform.value}")
         if self._inbound is None:
-            raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
+            raise StoreUnavailable(f"the channel {self.platform.value} is not ready to receive messages yet")
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
         """Process one update. When this returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would fail too. This does not degrade the channel, because anybody can send such an update. An update
-        that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
-        continues in the degraded state.
+        would fail too. Such an update does not degrade the channel, because anybody can send one. An update
+        that triggers a bug in postroom is tried three times. After the third attempt the update becomes a
+        dead letter, and the channel continues in the degraded state.
 
         Raises:
             PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.
@@ -712,12 +719,15 @@ class BasePlatformAdapter(ABC):
             key = sha256(raw.encode()).hexdigest()
             before = self._failing.pop(key, 0)
             if isinstance(error, InputError):
-                tries, why = MAX_TRIES, f"an invalid update: {error.message}"
+                tries, why = MAX_TRIES, f"the platform sent an invalid update: {error.message}"
                 self.liveness.refused += 1
                 kind = type(error).__name__
                 _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
             else:
-                tries, why = min(before + 1, MAX_TRIES), f"an update caused a defect: {type(error).__name__}"
+                tries, why = (
+                    min(before + 1, MAX_TRIES),
+                    (f"an update caused a defect: {type(error).__name__}"),
+                )
                 _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
             self._failing[key] = tries if tries < MAX_TRIES else before
             if len(self._failing) > _MAX_FAILING:
@@ -758,7 +768,9 @@ class BasePlatformAdapter(ABC):
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:
-        """Wait until this server holds the channel. It normally does, unless it was frozen.
+        """Wait until this server holds the channel.
+
+        A server normally holds its channels, unless it was frozen.
 
         A server must not receive anything while another server holds the channel. In that case, this adapter
         is soon disconnected.

@@ -412,7 +412,7 @@ class Message(Answered, frozen=True, kw_only=True):
             Unreadable: The message has no author.
         """
         if self.author is None:
-            raise Unreadable("a message without an author")
+            raise Unreadable("a message from Discord has no author")
         return self.type in SPOKEN and self.author.id != me.user_id
 
     def names(self, me: "Me") -> bool:
@@ -456,7 +456,10 @@ class Pressed(Struct, frozen=True, kw_only=True):
 
 
 class Interaction(Located, frozen=True, kw_only=True):
-    """A pressed button or a slash command. Its token is a secret that authorizes the response."""
+    """A pressed button or a slash command.
+
+    The token of an interaction is a secret that authorizes the response.
+    """
 
     id: Id
     token: Annotated[str, Meta(min_length=1)]
@@ -512,7 +515,7 @@ def read(told: object, kind: type[S]) -> S:
     try:
         return msgspec.convert(storable_json(told), kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Unreadable(f"an update of Discord has an unknown form: {error}") from error
+        raise Unreadable(f"an update from Discord has an unknown form: {error}") from error
 
 
 def is_id(value: object) -> bool:
@@ -543,7 +546,7 @@ def channel_of(data: object) -> Channel:
         return Channel(chat_type="group", name=channel_object.name)
     if channel_object.type in THREADS:
         if channel_object.parent_id is None:
-            raise Unreadable("a thread without a channel")
+            raise Unreadable("a thread from Discord has no channel")
         return Channel(
             chat_type="thread",
             name=channel_object.name,
@@ -623,7 +626,7 @@ def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | Me
     source = _spoken(pressed, channel, me, pressed.user)
     if pressed.type == COMPONENT:
         if pressed.message is None:
-            raise Unreadable("a press without a message")
+            raise Unreadable("a button press from Discord has no message")
         value = pressed.data.custom_id or ""
         return ButtonPress(source=source, value=value, message_id=pressed.message.id, press_id=pressed.id)
     return MessageEvent(
@@ -643,7 +646,7 @@ def in_order(page: object) -> list[dict[str, Any]]:
         Unreadable: The page is not a list.
     """
     if not isinstance(page, list):
-        raise Unreadable("a page of messages that is not a list")
+        raise Unreadable("Discord returned something other than a list of messages")
     known_items = [item for item in page if isinstance(item, dict) and is_id(item.get("id"))]
     return sorted(known_items, key=lambda one: int(one["id"]))
 
@@ -663,7 +666,7 @@ def _spoken(
     member = update.member or Member()
     actor = author or member.user
     if actor is None:
-        raise Unreadable("the actor is unknown")
+        raise Unreadable("an update from Discord does not name the user who caused it")
     return source_of(
         update.channel_id,
         channel,
@@ -687,7 +690,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str = "https://discord.com/api/v10"
     """The address of the REST API.
 
-    It applies to the whole process, because the library stores it globally.
+    The address applies to the whole process, because the library stores it globally.
     """
     cdn_url: str = "https://cdn.discordapp.com"
     """The host of files. Files are not requested from any other host."""
@@ -720,7 +723,7 @@ def bot_token(token: str | None) -> str:
         raise ConfigError(
             "the Discord bot's token is missing or malformed",
             remedy=secret_remedy(
-                "token", "the token from Bot → Reset Token at https://discord.com/developers/applications"
+                "token", "the token under Bot → Reset Token at https://discord.com/developers/applications"
             ),
         )
     return kept_text
@@ -949,22 +952,22 @@ PORTAL = "https://discord.com/developers/applications"
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
 _REACTION = f"{_MESSAGE}/reactions/{{emoji}}/@me"
-_TOKEN = ("unauthorized", "Discord rejected the token", f"a new token: {PORTAL} → Bot → Reset Token")
+_TOKEN = ("unauthorized", "Discord rejected the token", f"create a new token: {PORTAL} → Bot → Reset Token")
 _REFUSALS: Mapping[int, tuple[str, str, str]] = {
     401: _TOKEN,
     4004: _TOKEN,
     4010: (
         "sharding",
-        "Discord rejected the shard",
-        "report this defect: postroom makes one connection for all guilds",
+        "Discord rejected the shard of the connection",
+        "report this as a defect: postroom makes one connection for all guilds",
     ),
     4011: ("sharding", "the bot is in too many guilds for one connection", "remove the bot from some guilds"),
     4012: (
         "library",
         "Discord no longer supports this version of its API",
-        "upgrade postroom: this release uses a version of the API that has ended",
+        "upgrade postroom: this release uses a version of the API that Discord has ended",
     ),
-    4013: ("intents", "Discord rejected an invalid intent", "upgrade postroom"),
+    4013: ("intents", "Discord rejected one of the intents as invalid", "upgrade postroom"),
     4014: (
         "missing_intent",
         "the bot may not read messages: the privileged intent `Message Content` is off",
@@ -1049,9 +1052,9 @@ class DiscordAdapter(BasePlatformAdapter):
         except Refused as refused:
             raise self._refused(refused.code) from None
         except (Cut, RestFailure, TimeoutError) as error:
-            why = str(error) if isinstance(error, RestFailure) else "the gateway started no session"
+            why = str(error) if isinstance(error, RestFailure) else "Discord's gateway started no session"
             self._fail("unreachable", why, retryable=True)
-            raise ServerUnavailable(why, remedy="check whether Discord can be reached from here") from None
+            raise ServerUnavailable(why, remedy="check whether this server can reach Discord") from None
         finally:
             if not connected:
                 await bot.close()
@@ -1081,7 +1084,9 @@ class DiscordAdapter(BasePlatformAdapter):
         try:
             await work()
         except Exception as error:
-            self._fail("internal", f"the adapter stopped: {type(error).__name__}", retryable=True)
+            self._fail(
+                "internal", f"the adapter stopped because of an error: {type(error).__name__}", retryable=True
+            )
             raise
 
     async def _receive_updates(self, bot: Bot) -> None:
@@ -1166,7 +1171,7 @@ class DiscordAdapter(BasePlatformAdapter):
         """Call Discord to send or change something, and return the result."""
         if not all(is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
-                SendErrorKind.NOT_FOUND, "there is no such chat or message: a Discord id has only digits"
+                SendErrorKind.NOT_FOUND, "there is no such chat or message: an id on Discord has only digits"
             )
         chat, is_typing, is_mark = told.get("channel_id"), path.endswith("/typing"), path == _REACTION
         counted = ("typing", None) if is_typing else ("react", None) if is_mark else (method, chat)
@@ -1190,7 +1195,7 @@ class DiscordAdapter(BasePlatformAdapter):
         if len(content) > limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
         if not content.strip():
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord accepts no empty message")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord does not accept an empty message")
         return marked(content, limit)
 
     async def send(
@@ -1266,7 +1271,7 @@ class DiscordAdapter(BasePlatformAdapter):
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"the file exceeds {max_bytes} bytes", value=attachment.size)
         if _origin(attachment.ref) != _origin(self._options.cdn_url):
-            raise ServerUnavailable("the file is not on Discord's file server", remedy="")
+            raise ServerUnavailable("Discord's file server does not have the file", remedy="")
         if self._bot is None:
             raise ServerUnavailable("not connected to Discord", remedy="")
         async with aclosing(self._bot.fetch(attachment.ref, max_bytes=max_bytes)) as pieces:

@@ -23,14 +23,13 @@ from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 
 if TYPE_CHECKING:
-    import discord
     from discord.gateway import DiscordWebSocket
 
 Heard = Callable[[str, object], None]
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
-"""The maximum duration of a login. It is long because the library retries Discord's own failures."""
+"""The maximum duration of a login. The limit is long because the library retries Discord's own failures."""
 MAX_WAIT_SECONDS = 30.0
 """The longest pause requested by Discord that the library itself waits out. Longer pauses are reported."""
 FORGET = 4_000
@@ -90,7 +89,9 @@ class Refused(Exception):
 
 
 def load() -> None:
-    """Import the library. This takes almost a second and reads files, so call it in a thread.
+    """Import the library.
+
+    Importing the library takes almost a second and reads files, so call this function in a thread.
 
     Raises:
         MissingExtra: The library is not installed.
@@ -103,7 +104,7 @@ def load() -> None:
             import discord.http  # noqa: F401 - both are found by the imports in functions
     except ImportError as error:
         raise MissingExtra(
-            "the library discord.py for Discord is not installed",
+            "the library discord.py, which the Discord channel needs, is not installed",
             value=error.name,
             remedy=install_command("discord"),
         ) from error
@@ -130,7 +131,16 @@ class Bot:
         self._token = token
         self._heard = heard
         self._timeout = timeout_seconds
-        self._client = _client()
+        import discord
+
+        intents = discord.Intents.none()
+        intents.guilds = intents.guild_messages = intents.dm_messages = intents.message_content = True
+        self._client = discord.Client(
+            intents=intents,
+            max_messages=None,
+            max_ratelimit_timeout=MAX_WAIT_SECONDS,
+            chunk_guilds_at_startup=False,
+        )
         self._socket: DiscordWebSocket | None = None
 
     def __repr__(self) -> str:
@@ -284,27 +294,16 @@ class Bot:
             starts = value["session_start_limit"]
             if starts["remaining"] <= 0:
                 raise RestFailure(
-                    "Discord allows no further sessions now", status=429, wait_ms=starts["reset_after"]
+                    "Discord allows no further sessions at the moment",
+                    status=429,
+                    wait_ms=starts["reset_after"],
                 )
             return str(value["url"])
         except (KeyError, TypeError):
-            raise RestFailure("Discord did not give the address of its gateway") from None
+            raise RestFailure("Discord did not return the address of its gateway") from None
 
     def _teller(self, name: str) -> Callable[[object], None]:
         return lambda data: self._heard(name, data)
-
-
-def _client() -> "discord.Client":
-    import discord
-
-    intents = discord.Intents.none()
-    intents.guilds = intents.guild_messages = intents.dm_messages = intents.message_content = True
-    return discord.Client(
-        intents=intents,
-        max_messages=None,
-        max_ratelimit_timeout=MAX_WAIT_SECONDS,
-        chunk_guilds_at_startup=False,
-    )
 
 
 @contextmanager
@@ -317,7 +316,7 @@ def _translate_errors() -> Iterator[None]:
         yield
     except discord.RateLimited as error:
         wait = math.ceil(error.retry_after * 1000)
-        raise RestFailure("Discord's rate limit was reached", status=429, wait_ms=wait) from None
+        raise RestFailure("Discord's rate limit was exceeded", status=429, wait_ms=wait) from None
     except discord.HTTPException as error:
         text = f": {error.text[:200]}" if error.code else ""
         raise RestFailure(
@@ -332,7 +331,7 @@ def _translate_errors() -> Iterator[None]:
     except RuntimeError:
         raise RestFailure("the connection to Discord is closed") from None
     except (OSError, aiohttp.ClientError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RestFailure(f"no answer came from Discord ({type(error).__name__})", taken=True) from None
+        raise RestFailure(f"Discord did not answer ({type(error).__name__})", taken=True) from None
 
 
 @contextmanager

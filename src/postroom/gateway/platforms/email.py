@@ -846,7 +846,9 @@ def _as_part(attachment: Attachment, data: bytes) -> MIMEApplication:
 def refusal(error: SMTPException) -> SendResult:
     """Convert an SMTP refusal to a result. The server has not accepted the e-mail."""
     if isinstance(error, SMTPNotSupportedError):
-        return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
+        return SendResult.failed(
+            SendErrorKind.BAD_FORMAT, "the mail server does not support sending this e-mail"
+        )
     if isinstance(error, SMTPRecipientsRefused):
         code, answered = next(iter(error.recipients.values()))
         words = answered.decode("ascii", "replace")
@@ -912,7 +914,7 @@ class Server:
 
 
 class Mailbox:
-    """One folder of one user's mailbox, read by IMAP. It is reopened after each failure."""
+    """One folder of one user's mailbox, read by IMAP. The connection is opened again after each failure."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
@@ -1043,7 +1045,7 @@ class Mailbox:
 
     def _open(self) -> imaplib.IMAP4:
         if self._imap is None:
-            raise imaplib.IMAP4.abort("there is no connection")
+            raise imaplib.IMAP4.abort("there is no connection to the IMAP server")
         return self._imap
 
 
@@ -1080,7 +1082,7 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
         return refusal(error)
     except OSError as error:
         return SendResult.failed(
-            SendErrorKind.TRANSIENT, f"cannot reach a mail server: {type(error).__name__}"
+            SendErrorKind.TRANSIENT, f"a mail server cannot be reached: {type(error).__name__}"
         )
     try:
         return _send_envelope(smtp, message) or _send_content(smtp, message)
@@ -1111,7 +1113,9 @@ def _send_content(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
     except smtplib.SMTPResponseException as error:
         return refusal(error)
     except (smtplib.SMTPException, OSError) as error:
-        return SendResult.failed(SendErrorKind.UNKNOWN, f"the answer was lost: {type(error).__name__}")
+        return SendResult.failed(
+            SendErrorKind.UNKNOWN, f"the mail server's answer was lost: {type(error).__name__}"
+        )
     return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, data))
 
 
@@ -1197,8 +1201,8 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
             plain = (self.imap_security if name == "imap_security" else self.smtp_security) is Security.PLAIN
             if plain and host not in LOOPBACK and not self.allow_plain:
                 raise ValueError(
-                    f"`{name}`: the password would travel unencrypted; set ssl or starttls, or "
-                    "allow_plain if the network is trusted"
+                    f"`{name}` would send the password unencrypted; set it to ssl or starttls, or set "
+                    "allow_plain if you trust the network"
                 )
 
     @property
@@ -1273,7 +1277,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._is_open = False
-        """Whether the mailbox is open. It is reopened after a network failure."""
+        """Whether the mailbox is open. The mailbox is opened again after a network failure."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 
@@ -1318,7 +1322,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def _on_thread(self, step: Callable[[], T]) -> T:
         """Perform a step with the mailbox on a thread, after all earlier steps."""
         if self._thread is None:
-            raise ServerUnavailable("the mailbox is closed", remedy="postroom retries")
+            raise ServerUnavailable("the connection to the mailbox is closed", remedy="postroom retries")
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
 
     # Incoming mail.
@@ -1379,7 +1383,7 @@ class EmailAdapter(BasePlatformAdapter):
             self._remember(event.message_id, thread_of(mail))
             if is_cut:
                 event.metadata["truncated"] = True
-                event.unread += (f"an e-mail beyond its first {self._options.max_bytes} bytes",)
+                event.unread += (f"the part of an e-mail after its first {self._options.max_bytes} bytes",)
         return event
 
     def _remember(self, message_id: str, thread: Thread) -> None:
@@ -1431,7 +1435,7 @@ class EmailAdapter(BasePlatformAdapter):
     ) -> SendResult:
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
             return SendResult.failed(
-                SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} characters"
+                SendErrorKind.TOO_LONG, f"the text has more than {self.capabilities.limit} characters"
             )
         root = metadata.get("thread_id")
         thread = await self._find_thread(reply_to or root)
@@ -1493,7 +1497,7 @@ def _connection_error(error: BaseException) -> PostroomError | None:
         )
     if isinstance(error, (*NETWORK, smtplib.SMTPException, LoginRefused)):
         return ServerUnavailable(
-            f"e-mail: no connection: {type(error).__name__}",
+            f"e-mail: a connection failed: {type(error).__name__}",
             remedy="check `imap_host`, `smtp_host`, their ports and security, and `folder`",
         )
     return None

@@ -51,7 +51,10 @@ class Refused(Exception):
 
 
 class HttpAdapter(BasePlatformAdapter):
-    """An adapter that only answers HTTP requests. It counts as connected as soon as it accepts requests."""
+    """An adapter that only answers HTTP requests.
+
+    Such an adapter counts as connected as soon as it accepts requests.
+    """
 
     beats: ClassVar[bool] = False
     """Whether the adapter has readers that need heartbeats."""
@@ -99,11 +102,11 @@ class HttpAdapter(BasePlatformAdapter):
             except Refused as refusal:
                 return self._refuse(refusal)
             except StoreError:
-                return self._refuse(_not_now("it could not be stored; send it again"))
+                return self._refuse(_not_now("the message could not be stored; send it again"))
             except InputError as error:
                 return self._refuse(Refused(400, error.code, error.message))
             except ClientDisconnect:
-                return self._refuse(Refused(400, "cut_off", "the request ended too early"))
+                return self._refuse(Refused(400, "cut_off", "the request body ended too early"))
 
         return serve
 
@@ -118,7 +121,7 @@ class HttpAdapter(BasePlatformAdapter):
             Refused: The adapter is not receiving.
         """
         if self._inbound is None or self.liveness.state is not AdapterState.CONNECTED:
-            raise _not_now("messages cannot be received now")
+            raise _not_now("the channel cannot receive messages at the moment")
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
@@ -159,9 +162,11 @@ async def read_body(request: Request, limit: int) -> bytes:
         async with asyncio.timeout(_BODY_SECONDS):
             body = await bounded_body(request, limit)
     except TimeoutError as error:
-        raise Refused(408, "too_slow", f"the body did not come within {_BODY_SECONDS} seconds") from error
+        raise Refused(
+            408, "too_slow", f"the request body did not arrive within {_BODY_SECONDS} seconds"
+        ) from error
     if body is None:
-        raise Refused(413, "too_large", f"the body exceeds {limit} bytes")
+        raise Refused(413, "too_large", f"the request body exceeds {limit} bytes")
     return body
 
 
@@ -202,7 +207,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
     try:
         data = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "malformed", "the body is not valid JSON") from error
+        raise Refused(400, "malformed", "the request body is not valid JSON") from error
     if not isinstance(data, dict):
-        raise Refused(400, "malformed", "the body is not a JSON object")
+        raise Refused(400, "malformed", "the request body is not a JSON object")
     return data

@@ -316,7 +316,7 @@ class Content(Struct, frozen=True, kw_only=True):
         if self.url is None and self.file is not None:
             return ()
         if self.url is None or media_path(self.url) is None:
-            raise Malformed("a file without a URI on the homeserver")
+            raise Malformed("a file in a Matrix message has no mxc:// URI")
         info, name = self.info or Info(), self.filename or self.body
         size = info.size if info.size is not None and 0 <= info.size < 2**53 else None
         mime = None if info.mimetype is None else one_line(info.mimetype)
@@ -324,7 +324,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class RoomEvent(Struct, frozen=True, kw_only=True):
-    """An event of a room. Its content is parsed according to its type."""
+    """An event of a room. The content of an event is parsed according to its type."""
 
     type: str
     content: dict[str, Json]
@@ -345,7 +345,7 @@ def read(told: object, kind: type[S]) -> S:
     try:
         return msgspec.convert(told, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Malformed(f"something of Matrix has an unknown form: {error}") from error
+        raise Malformed(f"an event from Matrix has an unknown form: {error}") from error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -359,7 +359,10 @@ class Room:
     joined: int | None = None
     invited: int = 0
     counted: bool = False
-    """Whether the server has reported the number of members. It then reports every change of the number."""
+    """Whether the server has reported the number of members.
+
+    A server that has reported the number then reports every change of it.
+    """
     names: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -455,7 +458,7 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
         return Heard(kind=Kind.MESSAGE, event=message)
     if relation.rel_type == "m.replace":
         if content.new is None:
-            raise Malformed("an edit without new content")
+            raise Malformed("an edited message has no new content")
         message.message_id = _identifier(relation.event_id, "$")
         _fill(message, content.new, me, is_sticker=False)
         return Heard(kind=Kind.EDIT, event=message)
@@ -588,7 +591,7 @@ def _relate(message: MessageEvent, relation: Relation) -> None:
 def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker: bool) -> None:
     """Fill in the text and the files of a message from its content."""
     if content.body is None:
-        raise Malformed("a message without a body")
+        raise Malformed("a message from Matrix has no body")
     text, quote_of_old = clean(content.body), ""
     if message.reply_to_message_id is not None:
         # Separate a text from the quotation that older clients put in front of a reply; return both.
@@ -675,7 +678,7 @@ def _identifier(value: object, sigil: str) -> str:
         or len(value) > 255
         or not value.isprintable()
     ):
-        raise Malformed(f"an identifier that should begin with {sigil}")
+        raise Malformed(f"an identifier from Matrix does not begin with {sigil}, or is not valid")
     return value
 
 
@@ -854,7 +857,7 @@ class Homeserver:
             httpx = importlib.import_module("httpx2")
         except ImportError as error:
             raise MissingExtra(
-                "the library httpx2 for Matrix is not installed",
+                "the library httpx2, which the Matrix channel needs, is not installed",
                 value="matrix",
                 remedy=install_command("matrix"),
             ) from error
@@ -879,7 +882,7 @@ def _read(raw: bytes) -> Mapping[str, Any]:
 
 
 class SyncPosition:
-    """The position in the event stream of one user. It is meaningless for other users."""
+    """The position in the event stream of one user. The position is meaningless for other users."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
@@ -905,9 +908,9 @@ class SyncPosition:
             kept_thread = await asyncio.to_thread(_read_position, self._path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                "Matrix: the file with the stream position cannot be used",
+                "Matrix: the file that stores the position in the event stream cannot be used",
                 value=str(self._path),
-                remedy="correct the file and its folder, or remove the file to begin with new messages",
+                remedy="repair the file and its folder, or remove the file to start with new messages only",
             ) from error
         if kept_thread is not None and kept_thread[0] == user_id:
             _, self.since, self.at, self.told = kept_thread
@@ -928,7 +931,7 @@ class SyncPosition:
 def _read_position(path: Path) -> tuple[str, str, int, set[str]] | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"{path.parent} cannot be written")
+        raise PermissionError(f"the folder {path.parent} is not writable")
     if not path.exists():
         return None
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -953,8 +956,8 @@ def _write_position(path: Path, text: str) -> None:
 
 
 _UNREADABLE = (
-    "This room is encrypted, and I cannot read encrypted messages. Please write to me in a room "
-    "without encryption."
+    "This room is encrypted, and I cannot read encrypted messages. Please write to me in a room without "
+    "encryption."
 )
 _GAP_PAGES = 50
 """Maximum number of pages, of a hundred events each, that are requested to fill one gap."""
@@ -1039,7 +1042,8 @@ class Intake:
             answer = await self._home.ask("GET", path_of("rooms", room_id, "messages", query=query))
             if not answer.ok and answer.status not in _NOT_THERE:
                 raise ServerUnavailable(
-                    f"a gap could not be filled: {answer.said()}", remedy="postroom retries"
+                    f"the homeserver did not return older events of a room: {answer.said()}",
+                    remedy="postroom retries",
                 )
             page = answer.body.get("chunk") if answer.ok else None
             if not isinstance(page, list) or not page or all_older(page, floor):
@@ -1090,7 +1094,7 @@ class Intake:
                 elif await self._is_their_own(event, room):
                     await inbound.edited(event)
                 else:
-                    raise Malformed("an edit of another user's message")
+                    raise Malformed("a user edited another user's message")
 
     async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
         """Return whether an edit is by the original sender. Anybody can send an edit of any message."""
@@ -1205,7 +1209,7 @@ class MatrixAdapter(BasePlatformAdapter):
             if not answer.ok or not isinstance(user_id, str):
                 raise ServerUnavailable(
                     f"the homeserver did not return the bot's user id: {answer.said()}",
-                    remedy="check Matrix's `base_url`, and that the homeserver runs",
+                    remedy="check `base_url` of Matrix, and whether the homeserver is running",
                 )
             wanted = self._options.user_id
             if wanted not in (None, user_id):
@@ -1213,7 +1217,7 @@ class MatrixAdapter(BasePlatformAdapter):
                     f"the access token belongs to {user_id}",
                     value=wanted,
                     remedy=f"change user_id to {user_id}, or "
-                    + secret_remedy("token", f"the token of {wanted}"),
+                    + secret_remedy("token", f"the access token of {wanted}"),
                 )
             profile = await self._home.ask("GET", path_of("profile", user_id, "displayname"))
             name = profile.body.get("displayname") if profile.ok else None
@@ -1254,7 +1258,8 @@ class MatrixAdapter(BasePlatformAdapter):
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(
-                f"the homeserver returned no stream position: {answer.said()}", remedy="postroom retries"
+                f"the homeserver returned no position in the event stream: {answer.said()}",
+                remedy="postroom retries",
             )
         self._intake.begin(answer.body)
         self._accept_invites(answer.body)
@@ -1268,13 +1273,13 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
             raise CredentialRefused(
-                f"the access token is no longer valid: {answer.said()}",
+                f"the homeserver no longer accepts the access token: {answer.said()}",
                 remedy=secret_remedy("token", "a new access token of the bot's user"),
             )
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(
-                f"the homeserver returned no batch of events: {answer.said()}",
+                f"the homeserver did not return new events: {answer.said()}",
                 remedy="postroom retries",
                 details={"retry_after_ms": answer.retry_after_ms},
             )
@@ -1407,7 +1412,8 @@ class MatrixAdapter(BasePlatformAdapter):
         path = media_path(attachment.ref)
         if path is None:
             raise ServerUnavailable(
-                "this is not a Matrix media URI (mxc://...)", remedy="send the file again in the room"
+                "the URI of the file is not a Matrix media URI (mxc://...)",
+                remedy="send the file again in the room",
             )
         value = await self._home.download(path, max_bytes=max_bytes)
         if isinstance(value, Answer):
@@ -1428,14 +1434,16 @@ class MatrixAdapter(BasePlatformAdapter):
         """Send the first of these contents that the homeserver accepts."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
-                SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"
+                SendErrorKind.TRANSIENT, "postroom does not know yet whether the room is encrypted"
             )
         if (room := self._intake.rooms.get(chat_id)) is not None and room.encrypted:
             return SendResult.failed(
-                SendErrorKind.FORBIDDEN, "the room is encrypted, and postroom sends nothing unencrypted to it"
+                SendErrorKind.FORBIDDEN, "the room is encrypted, and postroom cannot send encrypted messages"
             )
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
-            return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
+            return SendResult.failed(
+                SendErrorKind.TOO_LONG, f"the message has more than {self.capabilities.limit} bytes"
+            )
         # Each homeserver sets its own limits for a user, and reports when one was reached.
         async with self._turn("send", None, metadata) as turn:
             if turn.wait_ms:
@@ -1463,7 +1471,9 @@ class MatrixAdapter(BasePlatformAdapter):
             return SendResult.failed(kind, "the homeserver did not answer")
         if answer.is_fatal:
             self._fail(
-                "unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False
+                "unauthorized",
+                f"the homeserver no longer accepts the access token: {answer.said()}",
+                retryable=False,
             )
         return refusal(answer.status, answer.errcode, answer.retry_after_ms)
 

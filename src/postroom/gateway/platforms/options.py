@@ -13,7 +13,7 @@ FilePath = Annotated[Line, Meta(extra={"path": True})]
 
 def _proxy(value: object) -> object:
     if isinstance(value, str) and "@" in value:
-        raise ValueError("the address contains a password; use a proxy that needs none")
+        raise ValueError("the proxy's address contains a password; use a proxy without a password")
     return value
 
 
@@ -28,7 +28,10 @@ Proxy = Annotated[
 
 def secret_remedy(name: str, what: str) -> str:
     """Return the remedy for a missing or invalid secret. The secret must not be in `gateway.toml` itself."""
-    return f"put {what} into a variable or a private file, and set `{name}_env` or `{name}_file` to its name"
+    return (
+        f"put {what} into an environment variable or a private file, and set `{name}_env` or "
+        f"`{name}_file` to its name"
+    )
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:

@@ -144,7 +144,7 @@ def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
         if words:
             values.append(words)
         elif block.get("type") not in _SILENT_BLOCKS:
-            unread.append(f"a block of the kind {block.get('type')}")
+            unread.append(f"a block of the type {block.get('type')}")
     return "\n".join(values), tuple(unread)
 
 
@@ -604,7 +604,7 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
             return None
         return _event(msgspec.convert(event, Event), bot, rules)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Malformed(f"a request of Slack has an unknown form: {error}") from error
+        raise Malformed(f"a request from Slack has an unknown form: {error}") from error
 
 
 def is_ts(value: object) -> bool:
@@ -657,7 +657,7 @@ def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
     ):
         gone = event.deleted_ts or (event.message.ts if event.message else None)
         if gone is None:
-            raise Malformed("deleted_ts is not the id of a message")
+            raise Malformed("deleted_ts in an event from Slack is not the id of a message")
         known_message = structs.replace(before or Message(), ts=gone)
         return None if bot.wrote(known_message) else Deletion(_place(event, known_message, bot, rules), gone)
     if event.subtype == "message_changed":
@@ -697,7 +697,7 @@ def _is_dm(channel: str, kind: str | None) -> bool:
 def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEvent:
     source, ts = _place(event, message, bot, rules), message.ts
     if ts is None or source.user_id is None:
-        raise Malformed("a message without ts or user")
+        raise Malformed("a message from Slack has no ts or no user")
     blocks, unread = blocks_text(message.blocks or ())
     shared, unknown = message.shared()
     own = [escape(shared.words) for shared in shared if not shared.is_foreign]
@@ -851,7 +851,7 @@ class Refusal:
 
     def describe(self) -> str:
         """Return a short description that quotes nothing of the request."""
-        return f"{self.code}: the scope {self.needed} is missing" if self.needed else self.code
+        return f"{self.code}: the app lacks the scope {self.needed}" if self.needed else self.code
 
     def as_result(self) -> SendResult:
         """Convert the refusal to the result of sending a message."""
@@ -957,14 +957,15 @@ def check_scopes(scopes: frozenset[str] | None) -> None:
     if not scopes & TO_READ:
         wanted = ", ".join(sorted(TO_READ))
         raise ConfigError(
-            f"the bot token lacks a scope for reading: one of {wanted}", remedy=_give("im:history")
+            f"the bot token has no scope for reading messages; it needs one of {wanted}",
+            remedy=_give("im:history"),
         )
     for scope in sorted({"files:read", "files:write", TO_REACT} - scopes):
         _LOG.warning("slack.scope_missing", scope=scope)
 
 
 def _give(scope: str) -> str:
-    return f"add the scope {scope} in the app's settings, and install the app again"
+    return f"add the scope {scope} in the settings of the Slack app, and install the app again"
 
 
 MAX_TEXT_LENGTH: Final = 40_000
@@ -975,7 +976,7 @@ MAX_BLOCKS_LENGTH: Final = 12_000
 """Maximum total characters of all blocks. Slack accepts a few hundred more without documenting it."""
 MAX_SECTION_LENGTH: Final = 3_000
 PIECE: Final = 2_500
-"""Maximum characters of Markdown in one section. It is cut further if entities make it too long."""
+"""Maximum characters of Markdown in one section. A section is cut further if entities make it too long."""
 MAX_LABEL_LENGTH: Final = 75
 BUTTONS_A_ROW: Final = 25
 _SUMMARY: Final = 500
@@ -993,7 +994,10 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return the request for a card. Its text is for notifications and for clients without blocks."""
+    """Return the request for a card.
+
+    The text of the request is for notifications and for clients without blocks.
+    """
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 
@@ -1132,7 +1136,7 @@ class SlackReceiver:
             self._refused("too large")
             return Response(status_code=413)
         if not is_signed(self._secret, request.headers, body, now=self._clock.now()):
-            self._refused("the signature is missing, wrong or too old")
+            self._refused("the signature of the request is missing, wrong or too old")
             return Response(status_code=401)
         try:
             content_type = request.headers.get("content-type", "")
@@ -1144,7 +1148,7 @@ class SlackReceiver:
                 try:
                     fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
                 except ValueError:
-                    raise Malformed("the form cannot be read") from None
+                    raise Malformed("the form in a request from Slack cannot be read") from None
                 form = {name: values[0] for name, values in fields.items()}
                 if "payload" in form:
                     kind, payload = INTERACTIVE, _object(form["payload"])
@@ -1171,7 +1175,7 @@ def _object(text: str | bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         raise Malformed("not JSON") from None
     if not isinstance(document, dict):
-        raise Malformed("not a JSON object")
+        raise Malformed("a request from Slack is not a JSON object")
     return document
 
 
@@ -1180,7 +1184,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
-    """The secret that verifies Slack's requests. Without it, there is no HTTP route for Slack."""
+    """The secret that verifies Slack's requests. Without this secret, there is no HTTP route for Slack."""
     base_url: str = "https://slack.com/api"
     """The address of the Web API. Plain http is allowed only on loopback."""
     unfurl: bool = False
@@ -1200,12 +1204,12 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
             )
         if app_token is not None and (not app_token.strip() or app_token.startswith("xoxb-")):
             raise ConfigError(
-                "this is not an app token",
+                "the token for Socket Mode is not an app token",
                 remedy=secret_remedy("app_token", "the token that begins with xapp-"),
             )
         if app_token is None and self.signing_secret is None:
             raise ConfigError(
-                "Slack cannot reach this server",
+                "Slack has no way to reach this server",
                 remedy="set `app_token_env` or `app_token_file` (Socket Mode), or `signing_secret_env` or"
                 " `signing_secret_file` (HTTP)",
             )
@@ -1213,7 +1217,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
     def api(self, token: str) -> "SlackApi":
         """Return a client of the Web API for the bot with this token.
 
-        It loads libraries and certificates, so it must not be called on the event loop.
+        The call loads libraries and certificates, so it must not be made on the event loop.
 
         Raises:
             MissingExtra: A library is not installed.
@@ -1318,7 +1322,13 @@ class SlackAdapter(BasePlatformAdapter):
         try:
             self._api = await asyncio.to_thread(self._options.api, self.config.token or "")
             answer = await self._call("auth.test", {}, form=True)
-            refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
+            refuse(
+                answer,
+                "bot token",
+                secret_remedy(
+                    "token", "the bot token under OAuth & Permissions in the settings of the Slack app"
+                ),
+            )
             user, team = answer.word("user_id"), answer.word("team_id")
             if not user or not team:
                 raise ServerUnavailable("Slack did not return the bot's user id", remedy="")
@@ -1371,7 +1381,9 @@ class SlackAdapter(BasePlatformAdapter):
         refuse(answer, "app token", secret_remedy("app_token", "a token with the scope connections:write"))
         address = answer.word("url")
         if not is_of_platform(address, self._options.base_url, any_port=True):
-            raise ServerUnavailable("Slack returned a socket address outside Slack", remedy="")
+            raise ServerUnavailable(
+                "Slack returned the address of a socket that does not belong to Slack", remedy=""
+            )
         return address
 
     def _stands(self, state: AdapterState, why: str) -> None:
@@ -1539,7 +1551,9 @@ class SlackAdapter(BasePlatformAdapter):
         """Add the reaction 👀 to a message. If the token lacks the scope, stop adding reactions."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is not a message")
+            return SendResult.failed(
+                SendErrorKind.NOT_FOUND, "a slash command is not a message, so it cannot get a reaction"
+            )
         async with self._turn(method, None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
@@ -1617,7 +1631,7 @@ class SlackAdapter(BasePlatformAdapter):
             InvalidArgument: The file is not stored at Slack; nothing was fetched.
         """
         if self._api is None:
-            raise ServerUnavailable("Slack is not connected", remedy="")
+            raise ServerUnavailable("the Slack channel is not connected", remedy="")
         is_page = (attachment.mime or "").startswith("text/html")
         async with aclosing(self._api.fetch(attachment.ref, max_bytes=max_bytes, is_page=is_page)) as pieces:
             async for piece in pieces:

@@ -39,7 +39,7 @@ try:
     import httpx2
 except ImportError as error:
     raise MissingExtra(
-        f"Slack requires {error.name}, which is not installed",
+        f"the library {error.name}, which the Slack channel needs, is not installed",
         value=error.name,
         remedy=install_command("slack"),
     ) from error
@@ -88,7 +88,7 @@ def _port(url: SplitResult) -> int | None:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS context. It reads files, so it must not be called on the event loop."""
+    """Return the TLS context. The call reads files, so it must not be made on the event loop."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -184,7 +184,7 @@ class SlackApi:
 
     def _refuse_foreign(self, url: str) -> None:
         if not is_of_platform(url, self._base):
-            raise InvalidArgument("this file is not on Slack's servers, so it is not downloaded")
+            raise InvalidArgument("the file is not stored on Slack's servers, so it is not downloaded")
 
 
 def _bearer(token: str | None) -> dict[str, str]:
@@ -208,7 +208,7 @@ try:
     from websockets.asyncio.client import ClientConnection, connect
 except ImportError as error:
     raise MissingExtra(
-        f"Slack requires {error.name}, which is not installed",
+        f"the library {error.name}, which the Slack channel needs, is not installed",
         value=error.name,
         remedy=install_command("slack"),
     ) from error
@@ -385,11 +385,11 @@ class SlackSocket:
                     raise ConfigError(SWITCHED_OFF, remedy=SWITCH_ON)
                 if not greeted:
                     raise ServerUnavailable(
-                        "Slack's socket opened without a hello", remedy="postroom retries"
+                        "Slack opened a socket without the first message, hello", remedy="postroom retries"
                     )
         except (OSError, TimeoutError, websockets.WebSocketException) as error:
             raise ServerUnavailable(
-                f"Slack's socket did not open: {type(error).__name__}", remedy="postroom retries"
+                f"the socket to Slack could not be opened: {type(error).__name__}", remedy="postroom retries"
             ) from None
         connection = _Connection(peer=peer, ended=asyncio.get_running_loop().create_future())
         self._open.add(connection)
@@ -460,7 +460,7 @@ class SlackSocket:
         while True:
             connection, envelope = await self._arrived.get()
             if isinstance(envelope, bytes):
-                await self._hooks.take_unreadable(envelope, "an envelope without an id")
+                await self._hooks.take_unreadable(envelope, "an envelope from Slack has no id")
             elif envelope.get("type") in KINDS:
                 await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
             connection.proven = True
@@ -472,7 +472,7 @@ class SlackSocket:
                 _LOG.debug("slack.ack_lost")  # Slack sends it again
 
 
-SWITCHED_OFF: Final = "Socket Mode is disabled for this app"
+SWITCHED_OFF: Final = "Socket Mode is disabled for this Slack app"
 SWITCH_ON: Final = "enable Socket Mode in the app's settings, or set `signing_secret` to receive over HTTP"
 
 

@@ -94,8 +94,9 @@ _PARSER: Final = _parser()
 def markdown_v2(text: str) -> str | None:
     """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
 
-    It is sent unchanged if nothing visible would be left, or if it is nested too deeply. Any thread may call
-    this function. Do not convert long texts on the event loop, because 4,096 brackets take 0.3 s.
+    Markdown is sent unchanged if nothing visible would be left of it, or if it is nested too deeply. Any
+    thread may call this function. Do not convert long texts on the event loop, because 4,096 brackets take
+    0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -251,7 +252,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
             if not _SECRET.fullmatch(self.api_key or ""):
                 raise ConfigError(
                     "the webhook secret is missing, or has a format that Telegram rejects",
-                    remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
+                    remedy=secret_remedy("webhook_secret", "a text of 1 to 256 letters, digits, _ or -"),
                 )
 
 
@@ -267,7 +268,7 @@ def token_of(config: PlatformConfig) -> str:
             remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
         )
     if not _TOKEN.fullmatch(config.token):
-        raise refused_token("it does not look like 123456:ABC-DEF")
+        raise refused_token("a token has the form 123456:ABC-DEF")
     return config.token
 
 
@@ -346,7 +347,7 @@ class Answer:
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether Telegram refused the token. It answers an unknown token with 404."""
+        """Whether Telegram refused the token. Telegram answers an unknown token with 404."""
         return self.is_telegram and self.status in (401, 403, 404)
 
     @property
@@ -410,7 +411,7 @@ def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
 def failed_call(answer: Answer) -> ServerUnavailable:
     """Return the error for a failed call.
 
-    It quotes Telegram's response, or says that Telegram is unreachable.
+    The error quotes Telegram's response, or says that Telegram is unreachable.
     """
     if not answer.is_telegram:
         return unreachable(answer.error)
@@ -420,7 +421,7 @@ def failed_call(answer: Answer) -> ServerUnavailable:
 def unreachable(why: str) -> ServerUnavailable:
     """Return the error for a missing or invalid response from Telegram or its file server."""
     return ServerUnavailable(
-        f"Telegram gave no valid answer: {why}",
+        f"the call to Telegram failed: {why}",
         remedy="check the network and base_url; the call can be repeated",
     )
 
@@ -813,7 +814,7 @@ def _read_reply(
         event.reply_to_text = quoted or None
         return ()
     media = () if is_ours else message_event.media
-    event.unread += tuple(f"{part} of the message that this answers" for part in message_event.unread)
+    event.unread += tuple(f"{part} of the message that this message answers" for part in message_event.unread)
     event.reply_to_text = quoted or message_event.text or ("(a file)" if media else None)
     return Attachment.foreign(file for file in media if file not in event.media)
 
@@ -890,7 +891,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
     """
     chat, who = message.chat or Peer(), speaker or Peer()
     if chat.id is None or chat.type not in CHAT_TYPES or message.message_id is None:
-        raise InvalidArgument("a message from Telegram has no id, no chat, or an unknown kind of chat")
+        raise InvalidArgument("a message from Telegram has no id, no chat, or an unknown type of chat")
     topic = None
     if message.is_topic_message and (root := message.reply_to_message or message.external_reply):
         began = msgspec.convert(root, Message).forum_topic_created
@@ -1102,7 +1103,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if isinstance(webhook, dict) and webhook.get("url"):
             if not self._options.delete_webhook:
                 raise ConfigError(
-                    "this bot has a webhook in Telegram, so Telegram rejects polls",
+                    "a webhook is set for this bot, so Telegram refuses to let postroom poll",
                     remedy="set delete_webhook to true to remove the webhook, or webhook_url to use it",
                 )
             _check_result(await api.call("deleteWebhook", {"drop_pending_updates": False}))
@@ -1147,7 +1148,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if fields.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
-                "the bot's webhook was removed or changed: check which other program uses its token",
+                "the bot's webhook was removed or changed: find the other program that uses the bot's token",
                 retryable=True,
             )
         return LOOK_EVERY_MS
@@ -1162,7 +1163,7 @@ class TelegramAdapter(BasePlatformAdapter):
             ServerUnavailable: Telegram did not return a result.
         """
         if self._api is None:
-            raise unreachable("the channel is not connected")
+            raise unreachable("the Telegram channel is not connected")
         answer = await self._api.call(method, fields, more_silence_ms=more_silence_ms)
         if answer.kind is None and isinstance(answer.result, kind):
             self._heard()
@@ -1177,12 +1178,12 @@ class TelegramAdapter(BasePlatformAdapter):
                 remedy="",
                 details={**details, "channel": "conflict"},
             )
-        why = answer.error or f"Telegram's answer to {method} has another form"
+        why = answer.error or f"Telegram's answer to {method} has an unknown form"
         raise ServerUnavailable(why, remedy="postroom retries", details=details)
 
     async def _take(self, update: Json) -> None:
         if self._me is None:
-            raise unreachable("the channel is not connected")
+            raise unreachable("the Telegram channel is not connected")
         value = read_update(update, self._me)
         if isinstance(value, ButtonPress):
             if self._inbound is None:
@@ -1314,7 +1315,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.kind is not None:
             raise failed_call(answer)
         if self._api is None or not isinstance(path, str):
-            raise unreachable("Telegram has no such file")
+            raise unreachable("Telegram does not have the file")
         async with aclosing(self._api.download(path, max_bytes=max_bytes)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -1333,7 +1334,7 @@ class TelegramAdapter(BasePlatformAdapter):
         """Update a card to its current state. A card without buttons loses those that it had."""
         buttons = keyboard(card)
         if buttons is None:
-            return _unusable("the data of a button must have 1 to 64 bytes")
+            return _unusable("the callback data of a button must have 1 to 64 bytes")
         fields = {**place(chat_id, None), **buttons}
         return await self._say("editMessageText", fields, card.text, message_id=message_id, metadata=metadata)
 
@@ -1358,9 +1359,7 @@ class TelegramAdapter(BasePlatformAdapter):
         name, limit = ("caption", MAX_CAPTION_LENGTH) if file else ("text", self.capabilities.limit)
         plain = replace_unstorable(text)
         if self.capabilities.unit.measure(plain) > limit:
-            return SendResult.failed(
-                SendErrorKind.TOO_LONG, f"a {name} can have at most {limit} UTF-16 units"
-            )
+            return SendResult.failed(SendErrorKind.TOO_LONG, f"the {name} exceeds {limit} UTF-16 units")
         is_short = len(plain) <= SHORT_TEXT
         marked = markdown_v2(plain) if is_short else await asyncio.to_thread(markdown_v2, plain)
         if marked is not None:
@@ -1394,7 +1393,7 @@ class TelegramAdapter(BasePlatformAdapter):
             if turn.wait_ms:
                 return Answer(kind=SendErrorKind.RATE_LIMITED, error=TOO_OFTEN, retry_after_ms=turn.wait_ms)
             if self._api is None:
-                return Answer(kind=SendErrorKind.TRANSIENT, error="telegram is not connected")
+                return Answer(kind=SendErrorKind.TRANSIENT, error="the Telegram channel is not connected")
             answer = await self._api.call(method, fields, file=file)
             if answer.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.retry_after_ms)
@@ -1418,7 +1417,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
-    """Return a client for Telegram. It reads files, so it must not be called on the event loop.
+    """Return a client for Telegram. The call reads files, so it must not be made on the event loop.
 
     Raises:
         MissingExtra: The library is not installed.

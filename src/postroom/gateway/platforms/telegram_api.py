@@ -24,7 +24,7 @@ try:
     import httpx2
 except ImportError as error:
     raise MissingExtra(
-        f"Telegram requires {error.name}, which is not installed",
+        f"the library {error.name}, which the Telegram channel needs, is not installed",
         value=error.name,
         remedy=install_command("telegram"),
     ) from error
@@ -122,12 +122,12 @@ class TelegramApi:
             ServerUnavailable: The file could not be fetched.
         """
         if not _SAFE_PATH.fullmatch(path):
-            raise unreachable("the path of the file is invalid")
+            raise unreachable("the path of the file on Telegram is invalid")
         url = f"{self._base}/file/{MASK}/{quote(path)}"
         try:
             async with self._client.stream("GET", url, timeout=self._timeout(0)) as response:
                 if response.status_code != httpx2.codes.OK:
-                    raise unreachable(f"the answer has status {response.status_code}")
+                    raise unreachable(f"Telegram's file server answered with status {response.status_code}")
                 length = response.headers.get("content-length")
                 async for piece in bounded(response.aiter_bytes(), max_bytes, length):
                     yield piece

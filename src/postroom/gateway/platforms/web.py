@@ -101,7 +101,7 @@ _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 class ShownFile(Record, frozen=True, kw_only=True):
-    """A file that an entry shows. Its bytes are in the store."""
+    """A file that an entry shows. The bytes of the file are in the store."""
 
     sha256: str
     name: str
@@ -178,7 +178,7 @@ class Entry(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry that `to_body` stored in this body. Its version is 0."""
+        """Return the entry that `to_body` stored in this body. The version of the entry is 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -247,7 +247,7 @@ class ChatLog:
     def put(self, entry: Entry) -> None:
         """Show an entry on all open pages.
 
-        It replaces the entry with the same id, and the draft of an answer.
+        The entry replaces the entry with the same id, and the draft of an answer.
         """
         self._version += 1
         entry = self.placed(entry)
@@ -332,7 +332,10 @@ class ChatLog:
         """
         if len(self._watchers) >= MAX_WATCHERS:
             raise Refused(
-                429, "too_many_pages", f"{MAX_WATCHERS} pages are already open, the maximum", retry_after=10
+                429,
+                "too_many_pages",
+                f"{MAX_WATCHERS} chat pages are already open, the maximum",
+                retry_after=10,
             )
         watcher = Watcher()
         self._watchers.add(watcher)
@@ -437,7 +440,7 @@ async def static_file(request: Request) -> Response:
     """Return the script or the style sheet."""
     name = request.path_params["name"]
     if name not in _FILES:
-        raise Refused(404, "not_found", "there is no such file")
+        raise Refused(404, "not_found", "there is no such page file")
     headers = {**_HEADERS, "Cache-Control": "no-cache", "ETag": _TAGS[name]}
     if request.headers.get("if-none-match") == _TAGS[name]:
         return Response(status_code=304, headers=headers)
@@ -465,7 +468,7 @@ def token_in_form(request: Request, body: bytes) -> str:
         Refused: The request is not a form.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise Refused(415, "unsupported_media_type", "use the form on this page")
+        raise Refused(415, "unsupported_media_type", "the log-in must be sent with the form on this page")
     try:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=8)
     except ValueError as error:
@@ -501,18 +504,19 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
     people = [*([] if token is None else [(name, token)]), *others.items()]
     if not people:
         raise ConfigError(
-            "web has no token",
+            "the web channel has no token",
             value="token",
             remedy=secret_remedy("token", f"at least {MIN_TOKEN_LENGTH} random characters"),
         )
     for known_value, secret in people:
         if not 1 <= len(known_value) <= 64 or not known_value.isprintable():
             raise ConfigError(
-                "a name in web's people is invalid", remedy="use one line of 1 to 64 characters"
+                "a name in `people` of the web channel is invalid",
+                remedy="use one line of 1 to 64 characters",
             )
         if len(secret) < MIN_TOKEN_LENGTH:
             raise ConfigError(
-                f"the token of {known_value!r} on web is too short",
+                f"the token of {known_value!r} in `people` of the web channel is too short",
                 value=known_value,
                 remedy=secret_remedy("token", f"at least {MIN_TOKEN_LENGTH} random characters"),
             )
@@ -520,7 +524,8 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
         {value for _, value in people}
     ) < len(people):
         raise ConfigError(
-            "two of web's people have the same name or token", remedy="give each a different name and token"
+            "two entries in `people` of the web channel have the same name or token",
+            remedy="give each person a different name and token",
         )
     return dict(people)
 
@@ -586,7 +591,7 @@ def require_own_page(request: Request, *, is_form: bool = False) -> None:
         Refused: The request is from another page.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    foreign = Refused(403, "foreign_page", "the request did not come from the chat's own page")
+    foreign = Refused(403, "foreign_page", "the request did not come from a chat page of this server")
     if request.headers.get("x-postroom") != "1" and not (is_form and (site or origin)):
         raise foreign
     if site not in (None, "same-origin"):
@@ -831,7 +836,7 @@ class WebAdapter(HttpAdapter):
 
     def _chats(self) -> WebChats:
         if self.web_chats is None:
-            raise Refused(503, "unavailable", "conversations cannot be read now", retry_after=2)
+            raise Refused(503, "unavailable", "conversations cannot be read at the moment", retry_after=2)
         return self.web_chats
 
     async def _entry(self, name: str, entry_id: str) -> Entry | None:
@@ -842,7 +847,7 @@ class WebAdapter(HttpAdapter):
         return None if stored is None else Entry.from_body(stored.body)
 
     async def _log(self, name: str) -> ChatLog:
-        """Return a person's log. Its next position is higher than every position in the store."""
+        """Return a person's log. The next position in the log is higher than every position in the store."""
         log = self._logs[name]
         if not log.newest_order:
             newest = await self._chats().conversations(name, limit=1)
@@ -897,7 +902,9 @@ class WebAdapter(HttpAdapter):
             raise Refused(400, "malformed", f"`files` must be a list of at most {MAX_FILES} ids")
         known_shown_files = [await self._find_file(name, item) for item in ids]
         if None in known_shown_files:
-            raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
+            raise Refused(
+                400, "unknown_file", "a file of this message is no longer stored; choose the file again"
+            )
         files = tuple(file for file in known_shown_files if file is not None)
         event = self._event(name, conversation, data.get("id"), data.get("text"), has_files=bool(files))
         event.media = tuple(map(_attachment, files))
@@ -947,7 +954,7 @@ class WebAdapter(HttpAdapter):
         except TooLarge as error:
             raise Refused(413, "too_large", error.message) from error
         except TimeoutError as error:
-            raise Refused(408, "too_slow", "the file did not arrive in time") from error
+            raise Refused(408, "too_slow", "the file was not uploaded in time") from error
         file = ShownFile(
             sha256=spooled_file.sha256,
             name=safe_name(param, media_type, 1),
@@ -997,13 +1004,13 @@ class WebAdapter(HttpAdapter):
 
     def _store(self) -> FileStore:
         if self.files is None:
-            raise Refused(503, "unavailable", "files are not accepted now", retry_after=2)
+            raise Refused(503, "unavailable", "files are not accepted at the moment", retry_after=2)
         return self.files
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield an uploaded file from the store."""
         if attachment.size is not None and attachment.size > max_bytes:
-            raise TooLarge(f"it exceeds {max_bytes:,} bytes", value=attachment.size)
+            raise TooLarge(f"the file exceeds {max_bytes:,} bytes", value=attachment.size)
         async for piece in self._store().content(attachment.ref):
             yield piece
 
@@ -1058,7 +1065,7 @@ class WebAdapter(HttpAdapter):
         name, data = await self._read(request)
         value, card_id = data.get("value"), _message_id(data.get("message_id"))
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise Refused(400, "malformed", "`value` does not belong to a button")
+            raise Refused(400, "malformed", "`value` does not belong to a button of this message")
         press_id = _message_id(data.get("press_id"))
         card = await self._entry(name, card_id)
         source = self._source(name, MAIN if card is None else card.conversation)
@@ -1226,7 +1233,7 @@ class WebAdapter(HttpAdapter):
         """Show an entry with changed fields."""
         value = None if name not in self._logs else await self._entry(name, entry_id)
         if value is None:
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "the page no longer shows this")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "the chat page no longer shows this message")
         entry = replace(value, **fields)
         await self._show(name, *await self._read_by(name, entry, tuple(read)), entry)
         self._said()
@@ -1288,7 +1295,7 @@ def _before(request: Request) -> int | None:
 
 
 def _nobody() -> SendResult:
-    return SendResult.failed(SendErrorKind.NOT_FOUND, "no person has this chat on the page")
+    return SendResult.failed(SendErrorKind.NOT_FOUND, "no person has this chat on the chat page")
 
 
 def _entry_id(metadata: Metadata | None) -> str:

@@ -131,7 +131,7 @@ class HookTable(Table, frozen=True, kw_only=True):
         for name, secret in (("secret", self.secret), ("callback_secret", self.callback_secret)):
             if secret is not None and len(secret) < MIN_SECRET_LENGTH:
                 raise ConfigError(
-                    f"the {name} is missing or too short",
+                    f"the {name} of a webhook is missing or too short",
                     value=name,
                     remedy=secret_remedy(name, f"{MIN_SECRET_LENGTH} characters or more"),
                 )
@@ -158,7 +158,9 @@ def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now
     if proof is Proof.WRONG:
         raise _not_proven()
     if proof is Proof.TOO_OLD:
-        raise Refused(401, "too_old", "the time stamp differs from the server's time by more than 5 minutes")
+        raise Refused(
+            401, "too_old", "the request's time stamp differs from the server's time by more than 5 minutes"
+        )
 
 
 def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
@@ -180,7 +182,7 @@ def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, n
 
 
 def _not_proven() -> Refused:
-    return Refused(401, "wrong_signature", "the signature or token is missing or wrong")
+    return Refused(401, "wrong_signature", "the request's signature or token is missing or wrong")
 
 
 _DELIVERY_HEADERS: Final = {
@@ -208,7 +210,7 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a command of the chat.
 
-    It may be a command only if its first character is from the operator or a trusted caller. Text that
+    A message may be a command only if its first character is from the operator or a trusted caller. Text that
     strangers wrote in a repository is never a command, even if it begins like one.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
@@ -232,7 +234,11 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
             parts += (template[last : match.start()], _as_text(_looked_up(data, match[1])))
             length += len(parts[-1])
             if length > MAX_PROMPT_LENGTH:
-                raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
+                raise Refused(
+                    413,
+                    "too_large",
+                    f"the prompt made from this delivery would exceed {MAX_PROMPT_LENGTH} characters",
+                )
             last = match.end()
         prompt = "".join((*parts, template[last:]))
     if not prompt.strip():
@@ -404,7 +410,7 @@ class WebhookAdapter(HttpAdapter):
     async def _take(self, request: Request) -> Response:
         route = self._routes.get(request.path_params["name"])
         if route is None:
-            raise Refused(404, "unknown_route", "there is no such webhook")
+            raise Refused(404, "unknown_route", "there is no webhook at this path")
         require_json(request)
         body = await read_body(request, LARGEST_BODY)
         check_caller(route, request.headers, body, now=self._clock.now())
@@ -436,7 +442,7 @@ class WebhookAdapter(HttpAdapter):
             stored = await self._receiver().look_up(event.source, event.message_id)
             fingerprint = event.metadata["fingerprint"]
             if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
-                text = "this delivery id was used with another body: use a new id for each delivery"
+                text = "this delivery id was already used with another body: use a new id for each delivery"
                 raise Refused(409, "idempotency_conflict", text)
         fields = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
         if route.callback_url is None:
@@ -469,7 +475,7 @@ class WebhookAdapter(HttpAdapter):
         name, delivery = request.path_params["name"], request.path_params["delivery"]
         route = self._routes.get(name)
         if route is None:
-            raise Refused(404, "unknown_route", "there is no such webhook")
+            raise Refused(404, "unknown_route", "there is no webhook at this path")
         below, now = _answers_at(name, delivery), self._clock.now()
         whole = _whole(request, below)
         is_whole = proof_of(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
@@ -480,7 +486,7 @@ class WebhookAdapter(HttpAdapter):
                 {
                     "error": {
                         "code": "no_answer",
-                        "message": "there is no answer yet, or the answer was deleted",
+                        "message": "this delivery has no answer yet, or the answer was deleted",
                     }
                 },
                 404,
@@ -495,7 +501,7 @@ class WebhookAdapter(HttpAdapter):
         """Post an answer to the route's callback, or keep it until it is fetched."""
         route, fields = self._routes.get(chat_id.partition("/")[0]), metadata or {}
         if route is None:
-            return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has this chat")
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has the name of this chat")
         answered = [str(item) for item in fields.get("answers") or (() if reply_to is None else (reply_to,))]
         final = bool(fields.get("final"))
         if route.callback_url is not None:
@@ -512,7 +518,8 @@ class WebhookAdapter(HttpAdapter):
             result = SendResult.sent()
         else:
             result = SendResult.failed(
-                SendErrorKind.NOT_FOUND, "the route has no callback, and this message answers no delivery"
+                SendErrorKind.NOT_FOUND,
+                "the route has no callback, and this message does not answer a delivery",
             )
         if result.success:
             self._said()
@@ -520,7 +527,7 @@ class WebhookAdapter(HttpAdapter):
 
     async def _post(self, route: HookRoute, url: str, document: Mapping[str, Any], key: Json) -> SendResult:
         if self._client is None:
-            return SendResult.failed(SendErrorKind.TRANSIENT, "the webhooks are not connected")
+            return SendResult.failed(SendErrorKind.TRANSIENT, "the webhook channel is not connected")
         import httpx2
 
         body = json.dumps(document).encode()
@@ -534,9 +541,11 @@ class WebhookAdapter(HttpAdapter):
                     answer.status_code, answer.headers.get("retry-after"), now=self._clock.now()
                 )
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
-            return SendResult.failed(SendErrorKind.TRANSIENT, "the callback cannot be reached")
+            return SendResult.failed(SendErrorKind.TRANSIENT, "the callback URL cannot be reached")
         except httpx2.RequestError as error:
-            return SendResult.failed(SendErrorKind.UNKNOWN, f"the callback failed: {type(error).__name__}")
+            return SendResult.failed(
+                SendErrorKind.UNKNOWN, f"the request to the callback URL failed: {type(error).__name__}"
+            )
 
 
 class _Answers:
@@ -579,7 +588,7 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
         import httpx2
     except ImportError as error:
         raise MissingExtra(
-            f"callbacks of webhooks require {error.name}, which is not installed",
+            f"the library {error.name}, which callbacks of webhooks need, is not installed",
             value=error.name,
             remedy=install_command("openai"),
         ) from error

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document: operations, the schemas of their commands and responses, and their callers.
 
-It is generated from the same commands as the schemas of the MCP tools, and adds the limits of values. The
-same version of the code always generates the same bytes.
+The document is generated from the same commands as the schemas of the MCP tools, and adds the limits of
+values. The same version of the code always generates the same bytes.
 """
 
 from collections.abc import Sequence

@@ -82,7 +82,7 @@ class Schemas:
 
 
 def _result_type(operation: Operation) -> Any:
-    """Return the type of an operation's result, without the responses that another server may return."""
+    """Return the type of an operation's result, without `Response`, which a forwarded call returns."""
     choices = [kind for kind in get_args(operation.answer) if kind is not Response]
     is_passed_on = Response in get_args(operation.answer)
     return choices[0] if is_passed_on else operation.answer

@@ -6,9 +6,10 @@ relay delivers them in batches.
 
 A small file next to the repositories, the mark file, records the id of the store and the newest log entries
 that the archive has. At start-up, a server compares the mark with the database, and does not start if the
-database is a different or an older one. Such a database could reuse record numbers that the archive already
-contains. Each archived change adds an entry to the log of its project, and entry numbers only grow. If the
-newest number in the database is smaller than the one in the mark, the database is older than the archive.
+database is a different or an older one. An older or a different database could reuse record numbers that the
+archive already contains. Each archived change adds an entry to the log of its project, and entry numbers only
+grow. If the newest number in the database is smaller than the one in the mark, the database is older than the
+archive.
 """
 
 import asyncio
@@ -261,7 +262,7 @@ class Author:
 class Archive:
     """Writes the records of projects into their repositories under `root`.
 
-    It handles the outbox effects that are addressed to the archive.
+    The class performs the outbox effects that are addressed to the archive.
     """
 
     lease = timedelta(minutes=5)
@@ -381,7 +382,7 @@ class Archive:
         async with self._views[slug]:
             batch = await self._store.read(look)
             if not may_write():  # the server stalled, so the state that it has read may be outdated
-                raise ArchiveUnavailable("another server is writing the archive", value=slug)
+                raise ArchiveUnavailable("another server writes the archive", value=slug)
             if batch is not None:  # otherwise the project was merged into another one
                 await asyncio.to_thread(self._commit, batch)
 

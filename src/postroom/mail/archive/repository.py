@@ -1,8 +1,8 @@
 """The archive's repository: stores batches of files and returns files, through the `git` program.
 
-It manages one bare repository with the branch `main`. It uses neither the index nor a working tree, so that
-there is no `index.lock` and the cost of a batch does not grow with the number of files. This module has no
-knowledge of mail.
+The class manages one bare repository with the branch `main`. The repository has neither an index nor a
+working tree, so that there is no `index.lock` and the cost of a batch does not grow with the number of files.
+This module has no knowledge of mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
@@ -55,20 +55,26 @@ INSTALL = "install Git 2.32 or newer on the server's PATH, or turn off the archi
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
 _GIVE_ACCESS = "give the server's user write access to the archive's folder"
 _RESTORE = (
-    "run `postroom doctor`: the archive can be rebuilt from the database; if doctor cannot read it, "
-    "move the repository away and run `postroom rebuild archive`"
+    "run `postroom doctor`: the archive can be rebuilt from the database; if doctor cannot read it, move "
+    "the repository to another folder and run `postroom rebuild archive`"
 )
 
 # Git reports failures only as text. LC_ALL=C keeps it in English; the first match decides the remedy.
 _REMEDIES = (
-    (".lock': File exists", "wait for the other Git process; if none runs, remove the named lock file"),
+    (
+        ".lock': File exists",
+        ("wait until the other Git process has ended; if there is none, remove the lock file that is named"),
+    ),
     ("No space left on device", _FREE_SPACE),
     ("Out of diskspace", _FREE_SPACE),
     ("Disk quota exceeded", _FREE_SPACE),
     ("Permission denied", _GIVE_ACCESS),
     ("Read-only file system", _GIVE_ACCESS),
     ("insufficient permission", _GIVE_ACCESS),
-    ("not a git repository", "move the existing files away, or use another folder for the archive"),
+    (
+        "not a git repository",
+        ("move the files that are there to another folder, or use another folder for the archive"),
+    ),
     ("unknown option", INSTALL),
     ("corrupt", _RESTORE),
     ("broken", _RESTORE),
@@ -361,20 +367,20 @@ def _fault(path: str) -> str | None:
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
-        return "it is not text"
+        return "the path is not text"
     if not path or "\0" in path:
-        return "it is empty or contains a zero byte"
+        return "the path is empty or contains a zero byte"
     if len(encoded) > PATH_LIMIT:
-        return f"it is longer than {PATH_LIMIT} bytes"
+        return f"the path is longer than {PATH_LIMIT} bytes"
     for segment in path.split("/"):
         if not segment:
-            return "it is absolute, or contains an empty name"
+            return "the path is absolute, or contains an empty name"
         if len(segment.encode()) > SEGMENT_LIMIT:
-            return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
+            return f"the path contains a name longer than {SEGMENT_LIMIT} bytes"
         # Some systems also treat a backslash as a separator, so each part counts as a name.
         for name in segment.split("\\"):
             if name in {".", ".."}:
-                return "it leaves its folder"
+                return "the path leaves its folder"
             plain = name.translate(_INVISIBLE).partition(":")[0].rstrip(" .").lower()
             if _RESERVED.fullmatch(plain):
                 return f"{name!r} is reserved by Git"
@@ -470,7 +476,7 @@ class ArchiveRepository:
     ) -> str | None:
         """Add or replace `files` in one commit on the branch, dated `now`, and return its id.
 
-        Return None if the archive already has exactly these files. This makes it safe to write a batch again,
+        Return None if the archive already has exactly these files. So a batch can be written again safely,
         even if it is unknown whether the first write succeeded. Files in `removed` are removed from the
         newest tree; earlier commits keep them, and nothing else is ever removed. The subject is joined into
         one line of at most 72 characters, and each trailer's value into one line.
@@ -645,16 +651,13 @@ class ArchiveRepository:
         )
         answer = self._git.ask("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
         if answer.code != 0:
-            self._discard(answer.complaint)
+            # Remove the files that a failed import names in its output; they may have filled the disk.
+            for name in _OWN_LEFTOVER.findall(answer.complaint):
+                # Ignored, because the caller needs the import's error; `tidy` removes these files later.
+                with suppress(OSError):
+                    (self._git.folder / name).unlink()
             raise self._git.failure("fast-import", answer)
         return answer.out.decode().strip()
-
-    def _discard(self, complaint: str) -> None:
-        """Remove the files that a failed import names in its output; they may have filled the disk."""
-        for name in _OWN_LEFTOVER.findall(complaint):
-            # Ignored, because the caller needs the import's error; `tidy` removes these files later.
-            with suppress(OSError):
-                (self._git.folder / name).unlink()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
         """Return whether the new tree differs from its parent's tree; raise if the new tree lost a file."""
@@ -716,7 +719,7 @@ class ArchiveRepository:
                     continue
                 except OSError as error:
                     raise ArchiveUnavailable(
-                        f"a leftover cannot be removed: {error}", value=str(path)
+                        f"a file of an interrupted write cannot be removed: {error}", value=str(path)
                     ) from error
 
 
@@ -757,7 +760,7 @@ def _entry(line: bytes) -> _Entry | None:
         raise ArchiveUnavailable(
             f"{name!r} cannot be read: object {blob.decode()} is missing or damaged",
             value=name,
-            remedy="move the repository away and run `postroom rebuild archive`",
+            remedy="move the repository to another folder and run `postroom rebuild archive`",
         )
     return _Entry(path=path.decode("utf-8", "surrogateescape"), blob=blob.decode(), size=int(size))
 

@@ -22,7 +22,7 @@ from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, dec
 
 STARTER: Final = "starter"
 """Stands for the person or agent who wrote the message that started the run."""
-_OWN_RUN = "pass the run's own id, which the server's program finds in POSTROOM_RUN"
+_OWN_RUN = "pass the id of your run, which is in the environment variable POSTROOM_RUN"
 
 
 class AskedView(TypedDict):
@@ -114,7 +114,9 @@ def _find_run(context: WriteContext, asked: AskPerson) -> str:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument(
-            "run_id is required, because the call does not use a run's token", value=None, remedy=_OWN_RUN
+            "run_id is required, because the call was not made with a run's token",
+            value=None,
+            remedy=_OWN_RUN,
         )
     return run_id
 
@@ -132,7 +134,7 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     """
     if context.waking is None:
         raise IllegalTransition(
-            "questions need a running server", value=question.text, remedy="start it: `postroom up`"
+            "only a running server can ask questions", value=question.text, remedy="start it: `postroom up`"
         )
     number = question_number(agent.id, question.text, context.now, context.dice.random())
     threads = _threads(home, agent, number)
@@ -149,7 +151,7 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
             return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
     if not free:
         raise IllegalTransition(
-            f"{agent.name} has {ASKING_LANES} open questions",
+            f"{agent.name} already has {ASKING_LANES} open questions, the maximum",
             value=question.text,
             remedy="wait until some are answered; people see them with `postroom questions list`",
         )
@@ -228,7 +230,7 @@ def _question(
     not_by = tuple(_address(context, value, home, run_id) for value in asked.not_by)
     if to and set(to) <= {*not_by, full_address(home, agent)}:
         raise InvalidArgument(
-            "nobody in `to` may answer: each name is your own or is also in `not_by`",
+            "nobody in `to` may answer: each name is your own or also in `not_by`",
             value=asked.to,
             remedy="add somebody else to `to`",
         )

@@ -213,7 +213,7 @@ class MailRunExecutor(ExecutorAround):
         """Execute an agent's run, and return its result or the questions that it waits for.
 
         Raises:
-            StaleClaim: The run is no longer executed here; nothing was written.
+            StaleClaim: This process no longer executes the run; nothing was written.
         """
         whose, is_asking = self._whose(activation.thread_id), ASKING in activation.thread_id
         if whose is None:
@@ -333,7 +333,7 @@ async def _write_change(store: MailStore, claim: Claim | None, change: Callable[
     """Make a change of an execution.
 
     Raises:
-        StaleClaim: The run is no longer executed here; nothing was written.
+        StaleClaim: This process no longer executes the run; nothing was written.
     """
 
     def claimed(tx: MailWrites) -> T:
@@ -566,8 +566,8 @@ class RunCompletion:
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
     """Return the agent that should get the answer to a message, if there is one.
 
-    This is the sender of the message. If the message is itself the answer of a run, it is the agent that
-    started the thread, because otherwise two agents could thank each other forever.
+    Normally, the answer goes to the sender of the message. If the message is itself the answer of a run, it
+    is the agent that started the thread, because otherwise two agents could thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
@@ -602,8 +602,8 @@ class MessageEffects(RunEffects):
     ) -> tuple[RunMessage, ...]:
         """Assign messages that arrived while an agent's run was active; return those that the run reads.
 
-        Messages that were read or recalled in the meantime are omitted. Those that the program has received
-        already are included even if its model has also read them in the inbox.
+        Messages that were read or recalled in the meantime are omitted. Messages that the program has
+        received already are included even if its model has also read them in the inbox.
         """
         whose, ids = agent_of(thread_id), messages_named([message.id or "" for message in messages])
         if whose is None or not ids:

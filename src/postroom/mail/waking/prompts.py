@@ -1,9 +1,9 @@
 """Messages as an agent reads them in its prompt, and notices about failures for their senders.
 
-Text written by others is data. It is enclosed in two markers that its author could not know. The markers also
-enclose the author's name, whether this identity was verified, and the origin of the message. A message never
-grants a permission. Only one kind of text by others is an order: the text of a task that the server claimed
-for the agent. Such a prompt says so, and the facts about the claim follow the markers.
+Text written by others is data. Such text is enclosed in two markers that its author could not know. The
+markers also enclose the author's name, whether this identity was verified, and the origin of the message. A
+message never grants a permission. Only one kind of text by others is an order: the text of a task that the
+server claimed for the agent. The prompt for a task says so, and the facts about the claim follow the markers.
 """
 
 from collections.abc import Sequence

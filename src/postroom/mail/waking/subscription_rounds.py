@@ -8,8 +8,8 @@ read the entry. The stored cursor follows at least every `MAX_EVENTS_READ` entri
 of them again.
 
 Git reports no merges. For subscriptions to merged branches, each round therefore compares the main branch of
-the project's repository with its commit in the log, and logs the difference. Their cursors stay at the newest
-such entry, so that a new process finds it.
+the project's repository with its commit in the log, and logs the difference. The cursors of these
+subscriptions stay at the newest such entry, so that a new process finds it.
 """
 
 import asyncio

@@ -109,7 +109,14 @@ class OpenChange:
             return
         woken = [agent for agent in agents if needed.issuperset(self.threads_of(agent, thread_id, reply_to))]
         if full := [agent for agent in woken if not self.has_room(agent, thread_id, reply_to, sender_id)]:
-            raise _too_much_mail(full)
+            names = [reader[1].name for reader in full]
+            raise QueueFull(
+                f"nothing was sent: the queue of messages for {', '.join(names)} is full",
+                value=names[0],
+                remedy="send the message again after their runs have read some messages, or remove that "
+                "recipient",
+                details={"recipients": names},
+            )
 
     def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
         """Return the threads to which a message may be added for a recipient."""
@@ -119,7 +126,8 @@ class OpenChange:
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
         """Return whether a recipient's runs can accept a message now.
 
-        They can if fewer messages wait than the limit, or if the message answers an open question.
+        The runs can accept a message if fewer messages wait than the limit, or if the message answers an open
+        question.
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
@@ -335,7 +343,7 @@ class Waker:
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
             await self._chat_delivery.lost(
-                wake_key(message_id, agent_id), f"there is no channel for {seen.chat.name} here"
+                wake_key(message_id, agent_id), f"this server has no channel for {seen.chat.name}"
             )
             return True
 
@@ -358,17 +366,6 @@ class Waker:
         except IdempotencyConflict:  # an earlier version has already added this message, with another text
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
-
-
-def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
-    """Return the error for a message to recipients for whom too many messages wait."""
-    names = [reader[1].name for reader in readers]
-    return QueueFull(
-        f"nothing was sent: the queue of messages for {', '.join(names)} is full",
-        value=names[0],
-        remedy="send the message again after their runs have read some messages, or remove that recipient",
-        details={"recipients": names},
-    )
 
 
 def is_person(reader: Reader) -> bool:

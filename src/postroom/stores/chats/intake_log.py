@@ -1,6 +1,6 @@
 """Storage of the inbound messages of all chats."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
@@ -26,11 +26,6 @@ class IntakeLog:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
-
     async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
         """Store a message as waiting; if a message with its key is stored already, return that one unchanged.
 
@@ -39,44 +34,18 @@ class IntakeLog:
         Raises:
             InvalidRecord: A part of the key, or the session key, is blank.
         """
-        receive, lock = self.receiving(draft, now=now), chat_lock(draft.key)
+        message, lock = checked_draft(draft), chat_lock(draft.key)
 
         def change(tx: Transaction) -> Received:
             tx.lock(lock)
-            return receive(tx)
-
-        return await self._store.write(change, key=lock)
-
-    def receiving(
-        self, draft: InboundMessage, *, thread_id: str | None = None, now: int | None = None
-    ) -> Callable[[Transaction], Received]:
-        """Return the change of `receive` for the caller's own transaction, which must hold the chat's lock.
-
-        With `thread_id`, a new message is stored as handed over to that thread.
-
-        Raises:
-            InvalidRecord: As for `receive`.
-        """
-        key = draft.key
-        refuse_unfit(
-            draft.sender_id,
-            platform=key.platform,
-            account=key.account,
-            chat_id=key.chat_id,
-            message_id=key.message_id,
-            session_key=draft.session_key,
-        )
-        message = replace(draft, body=plain(draft.body))
-
-        def receive(tx: Transaction) -> Received:
-            made = tx.chats.insert_inbound(message, tx.now() if now is None else now, thread_id=thread_id)
+            made = tx.chats.insert_inbound(message, tx.now() if now is None else now)
             if made is not None:
                 return Received(message=made, is_new=True)
-            known_message = tx.chats.inbound(key)
+            known_message = tx.chats.inbound(message.key)
             assert known_message is not None  # noqa: S101 - its key was taken
             return Received(message=known_message, is_new=False)
 
-        return receive
+        return await self._store.write(change, key=lock)
 
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
@@ -222,6 +191,24 @@ class IntakeLog:
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
         )
+
+
+def checked_draft(draft: InboundMessage) -> InboundMessage:
+    """Return a message that was not stored before, with a copy of its body in plain JSON.
+
+    Raises:
+        InvalidRecord: A part of the key, or the session key, is blank.
+    """
+    key = draft.key
+    refuse_unfit(
+        draft.sender_id,
+        platform=key.platform,
+        account=key.account,
+        chat_id=key.chat_id,
+        message_id=key.message_id,
+        session_key=draft.session_key,
+    )
+    return replace(draft, body=plain(draft.body))
 
 
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:

@@ -65,7 +65,11 @@ class ChatLinks:
             chat, giver = _find_or_create(tx, address), tx.chats.linked_chat_with_code(code_hash, at)
             outcome = _outcome(chat, giver, at)
             if outcome is LinkOutcome.UNKNOWN:
-                tx.chats.put_linked_chat(_wrong(chat, rules, at))
+                if chat.failures + 1 >= rules.most_wrong:
+                    wrong = replace(chat, failures=0, locked_until=at + rules.locked_ms)
+                else:
+                    wrong = replace(chat, failures=chat.failures + 1)
+                tx.chats.put_linked_chat(wrong)
             elif outcome is LinkOutcome.LINKED and giver is not None:
                 whose = giver.person or chat.person or person
                 giver = replace(giver, person=whose, code_hash=None)
@@ -120,9 +124,3 @@ def _outcome(chat: LinkedChat, giver: LinkedChat | None, now: int) -> LinkOutcom
     if chat.person is None or giver.person is None:
         return LinkOutcome.LINKED
     return LinkOutcome.TOGETHER if chat.person == giver.person else LinkOutcome.OTHER
-
-
-def _wrong(chat: LinkedChat, rules: PairingRules, now: int) -> LinkedChat:
-    if chat.failures + 1 >= rules.most_wrong:
-        return replace(chat, failures=0, locked_until=now + rules.locked_ms)
-    return replace(chat, failures=chat.failures + 1)

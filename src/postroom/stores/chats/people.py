@@ -15,11 +15,6 @@ class ChatPeople:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
-
     async def person(self, platform: str, user_id: str) -> Person | None:
         """Return a person with access."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
@@ -57,7 +52,7 @@ class ChatPeople:
     ) -> PairingRequest:
         """Store a request that is valid for `rules.code_ms`, and set its `asked_at` and `expires_at`.
 
-        It replaces an expired request of the same person.
+        The request replaces an expired request of the same person.
 
         Raises:
             InvalidRecord: The platform, the id or the hash is blank.
@@ -71,7 +66,14 @@ class ChatPeople:
             _lock(tx, platform)
             at = _at(tx, now)
             _count_wrong_codes(tx, platform, at)
-            _refuse_too_soon(tx.chats.request_of(platform, user_id), rules, at)
+            former = tx.chats.request_of(platform, user_id)
+            if former is not None and at - former.asked_at < rules.ask_again_ms:
+                raise QueueFull(
+                    f"{former.user_id!r} asked for access a short time ago",
+                    value=former.user_id,
+                    remedy="ask again later",
+                    details={"again_at": former.asked_at + rules.ask_again_ms},
+                )
             waiting = tx.chats.requests(platform=platform, now=at, limit=rules.most_open + 1)
             if (
                 len([pairing_request for pairing_request in waiting if pairing_request.user_id != user_id])
@@ -100,9 +102,9 @@ class ChatPeople:
     ) -> Person | None:
         """Grant access to the person whose open request has this hash, and delete the request.
 
-        Return None if no open request has the hash. This counts as a wrong guess on the platform; when
-        `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A correct code resets the
-        count.
+        Return None if no open request has the hash. A code without an open request counts as a wrong guess on
+        the platform; when `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A
+        correct code resets the count.
 
         Raises:
             QueueFull: The platform is locked; the guess was not checked.
@@ -154,16 +156,6 @@ class ChatPeople:
         return await self._store.write(change, key=platform)
 
 
-def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: int) -> None:
-    if former is not None and now - former.asked_at < rules.ask_again_ms:
-        raise QueueFull(
-            f"{former.user_id!r} asked for access a short time ago",
-            value=former.user_id,
-            remedy="ask again later",
-            details={"again_at": former.asked_at + rules.ask_again_ms},
-        )
-
-
 def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
     """Return the number of wrong codes on the platform since the last correct one.
 
@@ -175,7 +167,7 @@ def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
         raise QueueFull(
             f"pairing on {platform!r} is locked after too many wrong codes",
             value=platform,
-            remedy="try again later, or ask an owner to admit the person",
+            remedy="try again later, or ask an owner to give the person access",
             details={"locked_until": locked_until},
         )
     return failures

@@ -12,7 +12,10 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """The time and place of a session's last activity. It is stored in the same change as the message."""
+    """The time and place of a session's last activity.
+
+    The activity is stored in the same change as the message.
+    """
 
     session_key: str
     thread_id: str
@@ -55,11 +58,6 @@ class ChatSessions:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
 
     async def load(self, session_key: str) -> ChatSession | None:
         """Return one session."""

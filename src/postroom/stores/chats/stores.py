@@ -23,48 +23,20 @@ class ChatStores:
 
     def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
         self._store = store
-        self._is_shared = is_shared
-        self._lines = IntakeLog(store)
-        self._sessions = ChatSessions(store)
-        self._people = ChatPeople(store)
-        self._links = ChatLinks(store)
-        self._files = FileStore(store)
-        self._web_chats = WebChats(store)
-
-    @property
-    def is_shared(self) -> bool:
+        self.is_shared = is_shared
         """Whether other processes may write to the database, too."""
-        return self._is_shared
-
-    @property
-    def intake_log(self) -> IntakeLog:
+        self.intake_log = IntakeLog(store)
         """The inbound messages of all chats."""
-        return self._lines
-
-    @property
-    def sessions(self) -> ChatSessions:
+        self.sessions = ChatSessions(store)
         """Sessions of chats."""
-        return self._sessions
-
-    @property
-    def people(self) -> ChatPeople:
+        self.people = ChatPeople(store)
         """People with access."""
-        return self._people
-
-    @property
-    def links(self) -> ChatLinks:
+        self.links = ChatLinks(store)
         """Links between a person's direct chats."""
-        return self._links
-
-    @property
-    def files(self) -> FileStore:
+        self.files = FileStore(store)
         """Files that were received with messages or sent by runs."""
-        return self._files
-
-    @property
-    def web_chats(self) -> WebChats:
+        self.web_chats = WebChats(store)
         """The conversations of the chat page."""
-        return self._web_chats
 
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None

@@ -90,7 +90,7 @@ class ChatTables:
 
         Return None if a message with its key exists.
 
-        Its body is plain data.
+        The body of the message is plain data.
         """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {

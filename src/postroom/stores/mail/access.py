@@ -2,8 +2,8 @@
 
 A change is one function that gets a `MailWrites` object and is executed as one transaction: when `write`
 returns, all of its writes are durable; if it fails, none is stored. The function must be synchronous and
-quick, and must do no I/O. It may run again after a failure, so it must not modify anything outside the
-transaction.
+quick, and must do no I/O. The function may run again after a failure, so it must not modify anything outside
+the transaction.
 
 This module makes no decisions about mail. `EventRecorder` writes the changes into the logs of projects.
 """
@@ -490,7 +490,7 @@ class WakingReads:
     def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
         """Return the snoozed questions as run id, call id and due time, earliest due time first.
 
-        Their runs may have ended.
+        The runs of these questions may have ended.
         """
         return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
 
@@ -661,7 +661,7 @@ class WakingWrites(WakingReads):
         asked_at: Mapping[str, int] | None = None,
         usage: Usage | None = None,
     ) -> bool:
-        """Record that a run is no longer active. This has no effect if the run is not active.
+        """Record that a run is no longer active. The call has no effect if the run is not active.
 
         Return whether a task that was claimed in the run is still held.
 
@@ -768,7 +768,15 @@ class TimelineReads:
         messages = self._list_written("written", values)
         # the index by time has found the complete span; otherwise, the indexes below are better
         if len(messages) < limit:
-            messages = self._among(messages, thread_id, agent_id)
+            # Filter messages by thread, and by sender or recipient.
+            found = messages
+            if agent_id is not None:
+                rows = self._tx.all(
+                    "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
+                )
+                to = {row[0] for row in rows}
+                found = [message for message in found if message.sender_id == agent_id or message.id in to]
+            messages = [message for message in found if thread_id in ("", message.thread_id)]
         elif agent_id is not None:
             mine = values | {"agent_id": agent_id}
             both = (*self._list_written("written_by", mine), *self._list_written("written_to", mine))
@@ -780,16 +788,6 @@ class TimelineReads:
         elif thread_id:
             messages = self._list_written("written_on_thread", values | {"thread_id": thread_id})
         return sorted(messages, key=lambda one: (one.created_at, one.id))[-limit:]
-
-    def _among(self, found: Sequence[Written], thread_id: str, agent_id: int | None) -> list[Written]:
-        """Filter messages by thread, and by sender or recipient."""
-        if agent_id is not None:
-            rows = self._tx.all(
-                "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
-            )
-            to = {row[0] for row in rows}
-            found = [message for message in found if message.sender_id == agent_id or message.id in to]
-        return [message for message in found if thread_id in ("", message.thread_id)]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
         """Return the newest messages from one project to agents of another, in order; omit blind copies."""
@@ -909,7 +907,7 @@ class RetentionWrites(RetentionReads):
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
         """Lock a project and the projects of its messages' recipients.
 
-        This must be the first call in the change that takes a lock.
+        The call must be the first one in the change that takes a lock.
         """
         self._events.lock_readers(project_id, message_ids)
 
@@ -1003,7 +1001,7 @@ def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
         raise StateError(
             f"{table} has no column {sorted(unknown)}",
             value=sorted(unknown),
-            remedy="use the release of postroom that wrote the archive, or a newer one",
+            remedy="use the release of postroom that wrote the archive, or a newer release",
         )
     if table == "messages" and record.get("recalled_at") is None:
         texts = (str(record.get(name, "")) for name in ("subject", "body_md", "topic"))
@@ -1071,7 +1069,7 @@ class TaskReads:
     def tasks_held(self, agent_id: int) -> list[Task]:
         """Return the tasks that an agent holds, keyed by id.
 
-        These include tasks whose lease has expired in the meantime.
+        The result includes tasks whose lease has expired in the meantime.
         """
         return self._tasks("tasks.held", agent_id=agent_id)
 
@@ -1430,8 +1428,8 @@ class MergingWrites(MergingReads):
         appended to the other log. A reader that continues from a number of either log therefore misses no
         entry, but may read some entries twice.
 
-        Agents of the source are renamed first, according to `renames`, which is keyed by agent id. Their
-        messages show the new names, and log entries keep the former names.
+        Agents of the source are renamed first, according to `renames`, which is keyed by agent id. Messages
+        of renamed agents show the new names, and log entries keep the former names.
         """
         self._events.lock([source.id, target.id])
         for agent_id, name in renames.items():  # this happens before the words of the messages are moved
@@ -1534,7 +1532,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def __init__(self, tx: "Transaction") -> None:
         tx.tell(MAIL)
         self._tx = tx.sql
-        self._now = tx.now
+        self.now = tx.now
+        """Returns the time of this transaction in ms; it is read once, after the first locks are taken."""
         self._tell: Callable[..., None] = tx.tell
         self.outbox: OutboxTables = tx.outbox
         self._log: EventTables = tx.events
@@ -1555,10 +1554,6 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
     def _all(self, kind: type[R], statement: str, /, **values: object) -> list[R]:
         return [record(kind, row) for row in self._tx.all(statement, values)]
-
-    def now(self) -> int:
-        """Return the time of this transaction in ms; it is read once, after the first locks are taken."""
-        return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""
@@ -1663,9 +1658,9 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     ) -> list[InboxEntry]:
         """Return the messages in an agent's inbox, except recalled ones.
 
-        With `after`, return the messages with a greater sequence number, oldest first. Without it, return the
-        newest first or, with `before`, those with a smaller sequence number. `since` restricts the result to
-        messages sent at or after that time.
+        With `after`, return the messages with a greater sequence number, oldest first. Without `after`,
+        return the newest first or, with `before`, those with a smaller sequence number. `since` restricts the
+        result to messages sent at or after that time.
         """
         values = {
             "agent_id": agent_id,
@@ -2432,7 +2427,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
             raise StateError(
                 f"{sorted(unknown)} cannot be rebuilt",
                 value=sorted(unknown),
-                remedy="use the release of postroom that wrote the archive, or a newer one",
+                remedy="use the release of postroom that wrote the archive, or a newer release",
             )
         for table in TABLES:
             self._tx.run_many(f"mail.restore_{table}", [whole(table, row) for row in rows.get(table, ())])
@@ -2440,12 +2435,9 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
         for slug, newest in (logs or {}).items():
             if made := self.project(slug):
                 self._events.project_made(made.id, made.created_at)
-                self._number_log_behind(made.id, newest)
-
-    def _number_log_behind(self, project_id: int, newest: int) -> None:
-        scope = EventScope.project(project_id).key
-        self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
-        self._tx.run("merging.number_log", {"scope": scope})
+                scope = EventScope.project(made.id).key
+                self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
+                self._tx.run("merging.number_log", {"scope": scope})
 
 
 def _agent_key(project_id: int, name: str) -> Look:

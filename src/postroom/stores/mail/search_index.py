@@ -1,4 +1,6 @@
-"""The search index of messages, and the list of threads by newest message. Both depend on the engine.
+"""The search index of messages, and the list of threads by newest message.
+
+The index and the list are implemented differently on each engine.
 
 SQLite has an FTS5 table that does not contain the texts. The writer updates it after it has returned results
 to its callers, with many messages per commit, because an update with each message would double the size of a
@@ -92,7 +94,16 @@ def folded(text: str) -> Sequence[str]:
     """Return the normalized words of a text in order."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
-    coded = _encode_words(text)
+    # Replace the parts of a text in scripts without spaces by encoded words, up to the index limit.
+    left = MAX_UNSPACED
+
+    def code(run: re.Match[str]) -> str:
+        nonlocal left
+        part = run[0][:left]
+        left -= len(part)
+        return _coded_run(part) if part else " "
+
+    coded = _UNSPACED.sub(code, text)
     return coded.translate({ord(character): _piece(character) for character in set(coded)}).split()
 
 
@@ -115,19 +126,6 @@ def asked_words(text: str) -> tuple[list[str], bool]:
 def indexed_text(text: str) -> str:
     """Return the words of a text for FTS5, which only splits at spaces and folds ASCII."""
     return text if text.isascii() else " ".join(folded(text))
-
-
-def _encode_words(text: str) -> str:
-    """Replace the parts of a text in scripts without spaces by encoded words, up to the index limit."""
-    left = MAX_UNSPACED
-
-    def code(run: re.Match[str]) -> str:
-        nonlocal left
-        part = run[0][:left]
-        left -= len(part)
-        return _coded_run(part) if part else " "
-
-    return _UNSPACED.sub(code, text)
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:

@@ -1,9 +1,8 @@
-"""The part of the store that mail may use. It contains only mail's own tables."""
+"""The part of the store that mail may use. This part of the store contains only mail's own tables."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from postroom.stores.changes import ChangeNotifier
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sql_transaction import OF_A_PROJECT
 from postroom.stores.store import SqlStore
@@ -16,11 +15,8 @@ class MailStore:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-
-    @property
-    def changes(self) -> ChangeNotifier:
+        self.changes = store.changes
         """Notifications about commits of this and other processes; mail uses the topic `MAIL`."""
-        return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Run `look` on one consistent snapshot of the store and return its result.
@@ -33,9 +29,9 @@ class MailStore:
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        An exception from `change` rolls it back and is raised here. `key` is the slug or path of the project
-        that changes. Changes with the same key run one after another; other changes may run in parallel. If
-        the caller is cancelled, the change may or may not have been made.
+        An exception from `change` rolls it back and is passed on to the caller. `key` is the slug or path of
+        the project that changes. Changes with the same key run one after another; other changes may run in
+        parallel. If the caller is cancelled, the change may or may not have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.

@@ -1,9 +1,9 @@
 """The only module that uses the PostgreSQL driver. A connection is one database session, for one thread.
 
-It is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered, and
-sent together with the next query or at the end. Then all answers up to a sync marker are read. Each statement
-is prepared under its own name on first use, because the driver's automatic preparation does not survive an
-error in a pipeline.
+The class is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered,
+and sent together with the next query or at the end. Then all answers up to a sync marker are read. Each
+statement is prepared under its own name on first use, because the driver's automatic preparation does not
+survive an error in a pipeline.
 """
 
 import contextlib
@@ -252,7 +252,7 @@ class Address:
     reach: Reach | None = field(default=None, repr=False)
     """The log of reachability.
 
-    It is set once the process has opened the database, because only then are the settings known to be
+    The log is set once the process has opened the database, because only then are the settings known to be
     correct.
     """
 
@@ -340,13 +340,26 @@ class Connection:
         """Whether anything except queries was sent since the writer last set it to False."""
         try:
             self._pg = _connect(address)
-            _refuse_old(self._pg.server_version)
+            version = self._pg.server_version
+            if version < OLDEST_SERVER * 10_000:
+                raise ConfigError(
+                    f"PostgreSQL {version // 10_000} is too old",
+                    value=version,
+                    remedy=f"use PostgreSQL {OLDEST_SERVER} or newer",
+                )
             self._selector.register(self._pg.socket, selectors.EVENT_READ)
             self._pg.nonblocking = 1
             self._pg.enter_pipeline_mode()
             if not address.direct_dsn:
                 self._set_up(for_transaction=False)
-                self._wait_for_a_session(address.connect_within)
+                # Wait for the first answer, because a pooler may accept a client and then let it wait for a
+                # session.
+                usual, self._within = self._within, min(self._within, address.connect_within.total_seconds())
+                try:
+                    self.wait()
+                except Silent as error:
+                    raise sessionless() from error
+                self._within = usual
         except (ConnectionLost, PostroomError) as error:
             self.close()
             failure = error if isinstance(error, PostroomError) else unreachable(error)
@@ -566,19 +579,6 @@ class Connection:
         giving_way = [name for name in _TIMEOUTS if name not in self._address.settings]
         self.send(_SETTINGS, (list(session), list(session.values()), for_transaction, giving_way))
 
-    def _wait_for_a_session(self, within: timedelta) -> None:
-        """Wait for the first answer, because a pooler may accept a client and then let it wait for a session.
-
-        Raises:
-            StoreUnavailable: No session was free in time.
-        """
-        usual, self._within = self._within, min(self._within, within.total_seconds())
-        try:
-            self.wait()
-        except Silent as error:
-            raise sessionless() from error
-        self._within = usual
-
     def _send_text(self, text: str, bound: Bound, answer: Answer) -> Answer:
         self._note(text)
         self._call(lambda: self._pg.send_query_params(text.encode(), bound or None))
@@ -719,12 +719,3 @@ def _connect_to_host(host: str, within: timedelta) -> pq.abc.PGconn:
 def quoted(name: str) -> str:
     """Return a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _refuse_old(version: int) -> None:
-    if version < OLDEST_SERVER * 10_000:
-        raise ConfigError(
-            f"PostgreSQL {version // 10_000} is too old",
-            value=version,
-            remedy=f"use PostgreSQL {OLDEST_SERVER} or newer",
-        )

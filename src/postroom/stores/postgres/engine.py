@@ -58,8 +58,9 @@ _LOG = get_logger(__name__)
 
 
 TRIES: Final = 3
-"""Maximum number of attempts of a read whose connection is lost. It is safe to repeat a read, because it
-changes nothing.
+"""Maximum number of attempts of a read whose connection is lost.
+
+A read can be repeated safely, because it changes nothing.
 """
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -277,7 +278,15 @@ class PostgresEngine(Engine):
             for number in range(1, _WRITERS):
                 writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
             if is_tried:
-                _try_sessions(address, readers if address.direct_dsn else readers + 1)
+                # Open `count` more sessions at once, as a pooler with too few would make readers wait
+                # without an error.
+                count = readers if address.direct_dsn else readers + 1
+                opened: list[Connection] = []
+                try:
+                    for _ in range(count):
+                        opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
+                finally:
+                    _close_all(opened)
         except (ConnectionLost, Contended) as error:
             _close_all(writing)
             raise unreachable(error) from error
@@ -448,7 +457,8 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
         other.process()
         if first.process() != before:
             raise ConfigError(
-                "database_url is a pooler that may use another PostgreSQL session for each transaction",
+                "database_url is the address of a pooler that may use another PostgreSQL session for "
+                "each transaction",
                 remedy=(
                     "also set database_direct_url to the database's own address, which notifications "
                     "between servers need"
@@ -456,20 +466,6 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
             )
     finally:
         other.close()
-
-
-def _try_sessions(address: Address, count: int) -> None:
-    """Open `count` more sessions at once, as a pooler with too few would make readers wait without an error.
-
-    Raises:
-        StoreUnavailable: Fewer sessions are available.
-    """
-    opened: list[Connection] = []
-    try:
-        for _ in range(count):
-            opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
-    finally:
-        _close_all(opened)
 
 
 def _close_all(connections: list[Connection]) -> None:

@@ -112,7 +112,7 @@ class Silent(ConnectionLost):
 class Contended(Exception):
     """A deadlock between two transactions, which the server resolved by ending this one.
 
-    It can be repeated.
+    The transaction can be repeated.
     """
 
 

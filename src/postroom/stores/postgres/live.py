@@ -155,7 +155,16 @@ class PostgresLiveChannels:
                 await self._settle()
                 await self._remove()
                 await self._take()  # also receives what was sent to a listener just before its removal
-                await self._drop_withdrawn()
+                # Drop commands whose senders no longer wait.
+                self._in_hand = {
+                    place: live_receipt
+                    for place, live_receipt in self._in_hand.items()
+                    if not live_receipt.settled
+                }
+                if self._in_hand:
+                    rows = await self._read("waited_for", list(self._in_hand))
+                    for place in self._in_hand.keys() - {row[0] for row in rows}:
+                        self._in_hand[place].drop()
                 await self._renew()
             except (StoreError, ConfigError) as error:
                 _LOG.warning("live.interrupted", reason=str(error))
@@ -172,16 +181,6 @@ class PostgresLiveChannels:
                 continue
             receipt = self._in_hand[row[0]] = LiveReceipt(settle=self._settler(row[0]))
             subscription.put(LiveCommandEntry(command=command, receipt=receipt))
-
-    async def _drop_withdrawn(self) -> None:
-        """Drop commands whose senders no longer wait."""
-        self._in_hand = {
-            place: live_receipt for place, live_receipt in self._in_hand.items() if not live_receipt.settled
-        }
-        if self._in_hand:
-            rows = await self._read("waited_for", list(self._in_hand))
-            for place in self._in_hand.keys() - {row[0] for row in rows}:
-                self._in_hand[place].drop()
 
     async def _settle(self) -> None:
         if not self._settled:

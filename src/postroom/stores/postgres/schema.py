@@ -8,8 +8,8 @@ Each connection that writes holds a session lock for as long as it exists. A pro
 connections stops writing if it finds that the schema is being copied. Leases, not these locks, divide the
 work among the servers that share a schema.
 
-An inspection reads the schema's outline and finds its faults. It has no time limit, uses its own connection,
-and bypasses the indexes, because an index may be damaged.
+An inspection reads the schema's outline and finds its faults. An inspection has no time limit, uses its own
+connection, and bypasses the indexes, because an index may be damaged.
 """
 
 import json
@@ -327,24 +327,20 @@ def migrate(
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))
     try:
-        return _migrate(patient, address.schema, steps, is_gone)
+        # Apply the missing steps, as soon as no other session locks a table that they change.
+        until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
+        while True:
+            try:
+                return _apply_steps(patient, address.schema, steps, is_gone)
+            except (StoreUnavailable, Contended) as error:
+                if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
+                    raise
+                _LOG.warning("schema.gives_way", reason=str(error), again_after=pause.total_seconds())
+            patient.undo()
+            threading.Event().wait(pause.total_seconds())
+            pause = min(pause * 2, _MAX_PAUSE)
     finally:
         patient.close()
-
-
-def _migrate(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
-    """Apply the missing steps, as soon as no other session locks a table that they change."""
-    until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
-    while True:
-        try:
-            return _apply_steps(connection, schema, steps, is_gone)
-        except (StoreUnavailable, Contended) as error:
-            if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
-                raise
-            _LOG.warning("schema.gives_way", reason=str(error), again_after=pause.total_seconds())
-        connection.undo()
-        threading.Event().wait(pause.total_seconds())
-        pause = min(pause * 2, _MAX_PAUSE)
 
 
 def _apply_steps(

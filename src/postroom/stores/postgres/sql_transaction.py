@@ -73,7 +73,7 @@ _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
-    """Runs named statements on one connection. It neither begins nor ends the transaction.
+    """Runs named statements on one connection. The class neither begins nor ends the transaction.
 
     Errors are sticky: a change that catches an error and continues is not committed. A transaction that must
     not wait for locks fails with LockHeld. A transaction that may wait only for its first lock fails with
@@ -242,7 +242,12 @@ class PostgresTransaction(SqlTransaction):
     def _answers(self, looks: Sequence[tuple[Statement, Values]]) -> list[list[Row]]:
         requested_items, answers, is_known = self._asked, [], not self._locks
         for statement, values in looks:
-            key = _key(statement, values)
+            # A key for a query.
+            # Mutable values are copied, so that later changes of them do not affect the key.
+            key = (
+                statement.name,
+                *[tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()],
+            )
             if self._place < len(requested_items) and requested_items[self._place][0] == key:
                 answer = requested_items[self._place][1]
             else:
@@ -295,16 +300,6 @@ class PostgresTransaction(SqlTransaction):
 
 def _bound(statement: Statement, values: Values) -> Bound:
     return list(map(encoded, map(values.__getitem__, statement.parameters)))
-
-
-def _key(statement: Statement, values: Values) -> _Key:
-    """Return a key for a query.
-
-    Mutable values are copied, so that later changes of them do not affect the key.
-    """
-    return statement.name, *[
-        tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()
-    ]
 
 
 @lru_cache(maxsize=4_096)

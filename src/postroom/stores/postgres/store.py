@@ -30,10 +30,10 @@ class PostgresStore(Stores):
         """Connect, upgrade the schema, and start to listen for changes by other processes. Blocks.
 
         The store uses the database's clock unless `clock` is set. If `dsn` is the address of a pooler that
-        gives each transaction another session, `direct_dsn` must be the database's own address. It is needed
-        to listen for changes by other processes. With `is_tried`, all sessions that it will ever need are
-        opened as a test. A server that has certainly exited, according to `is_gone`, does not prevent a
-        schema migration.
+        gives each transaction another session, `direct_dsn` must be the database's own address. `direct_dsn`
+        is needed to listen for changes by other processes. With `is_tried`, all sessions that it will ever
+        need are opened as a test. A server that has certainly exited, according to `is_gone`, does not
+        prevent a schema migration.
 
         Raises:
             MissingExtra: The driver is not installed.

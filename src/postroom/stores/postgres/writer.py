@@ -4,10 +4,10 @@
 
 The writes of a change are sent together with the next query, so an error may be reported to a change that did
 not cause it. If PostgreSQL refuses a statement of a group, the group is rolled back and its changes are
-repeated one by one. The same happens if a change raises after a write. This is rare, because changes read and
-decide before they write. A savepoint before each change would make all changes a fifth slower. If the
-connection is lost before COMMIT was sent, nothing has been written, and the changes are repeated on a new
-connection.
+repeated one by one. The same happens if a change raises after a write. Such repetitions are rare, because
+changes read and decide before they write. A savepoint before each change would make all changes a fifth
+slower. If the connection is lost before COMMIT was sent, nothing has been written, and the changes are
+repeated on a new connection.
 
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
@@ -75,8 +75,8 @@ class Writer:
     ) -> None:
         """Write on a connection; if it is lost, `connect` opens a new one.
 
-        `patient` is the writer that takes over changes which must wait for a lock. Without it, this writer
-        waits itself.
+        `patient` is the writer that takes over changes which must wait for a lock. Without `patient`, this
+        writer waits for the lock itself.
         """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
@@ -171,7 +171,9 @@ class Writer:
         are repeated on a new session. If the new session refuses them as well, it is closed, too.
         """
         for number in range(TRIES):
-            self._pause(number)
+            # Wait before the next attempt, unless the connection works.
+            if number and self._connection is None:
+                self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
             is_new = self._connection is None
             try:
                 return self._transact(self._connected(), group)
@@ -209,12 +211,6 @@ class Writer:
         if all(change.error is not None for change in work.done):
             connection.undo()
             return work.left
-        self._end(connection)
-        self.groups += 1
-        self.changes += len(work.done)
-        return work.left
-
-    def _end(self, connection: Connection) -> None:
         connection.send("COMMIT")
         try:
             connection.wait()
@@ -226,6 +222,9 @@ class Writer:
         except (PostroomError, Contended):
             connection.undo()
             raise
+        self.groups += 1
+        self.changes += len(work.done)
+        return work.left
 
     def _connected(self) -> Connection:
         if self._connection is not None:
@@ -239,11 +238,6 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _pause(self, number: int) -> None:
-        """Wait before the next attempt, unless the connection works."""
-        if number and self._connection is None:
-            self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
 
 
 class _Work:
@@ -321,10 +315,6 @@ class _Work:
             change.error = no_stop_iteration()
         except BaseException as error:  # the error goes to the caller, whose function raised it
             change.error = error
-        self._end(change, transaction)
-        self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))
-
-    def _end(self, change: _Change, transaction: PostgresTransaction) -> None:
         is_held = isinstance(transaction.failure, LockHeld)
         if transaction.failure is not None:
             change.error = None
@@ -335,11 +325,14 @@ class _Work:
             if has_written and not self._is_alone:
                 raise _OneByOne
         (self.left if is_held else self.done).append(change)
+        self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))
 
 
 def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:
     if isinstance(error, Contended):
-        failure = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
+        failure = StoreUnavailable(
+            f"too many PostgreSQL transactions change the same rows at the same time: {error}"
+        )
         failure.__cause__ = error
         return failure
     return error

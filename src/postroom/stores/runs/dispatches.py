@@ -1,7 +1,7 @@
 """The queue of dispatches within an open transaction.
 
-A method that changes a dispatch is called while the lock of its thread is held. It reads the record, calls
-the record's transition, and writes the result. A lost claim is returned rather than raised, because the
+A method that changes a dispatch is called while the lock of its thread is held. The method reads the record,
+calls the record's transition, and writes the result. A lost claim is returned rather than raised, because the
 method may have ended the dispatch, and an exception would roll that back.
 """
 
@@ -342,10 +342,10 @@ class Dispatches(Tables):
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
         """Return due rows in order, for at least `limit` threads if that many threads are due.
 
-        A single statement reads a few due rows, a few threads, or the first rows of the queue. This is
-        usually enough. Its cost does not depend on the number of delayed rows, of rows of one thread, or of
-        rows that wait for a claimed or waiting run. If that and a few more windows contain too few due rows,
-        each thread is examined once instead.
+        A single statement reads a few due rows, a few threads, or the first rows of the queue. One such
+        statement is usually enough. The cost of the statement does not depend on the number of delayed rows,
+        of rows of one thread, or of rows that wait for a claimed or waiting run. If that and a few more
+        windows contain too few due rows, each thread is examined once instead.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         parameters = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
@@ -389,8 +389,8 @@ class Dispatches(Tables):
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
         """Return the number of a scope's last start, and the time of the start `most` before the next one."""
-        row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
-        return (row[0], row[1]) if row else (0, None)
+        [row] = self._sql.all("dispatches.starts", {"scope": scope, "most": most})
+        return row[0], row[1]
 
     def note_start(self, scope: str, most: int) -> None:
         """Record a start in the scope; only the last `most` starts are kept."""
@@ -569,7 +569,7 @@ def _turn(row: Row) -> tuple[int, int, str]:
 def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
     """Return the query for the state of a thread: its claimed dispatch, its epoch, and its queue.
 
-    It counts at most `at_most` queued dispatches and `waiting` pending messages.
+    The query counts at most `at_most` queued dispatches and `waiting` pending messages.
     """
     values = {"thread_id": thread_id, "at_most": max(at_most, 1), "waiting": waiting}
     return "dispatches.queue_of_thread", values

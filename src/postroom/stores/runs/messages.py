@@ -84,7 +84,7 @@ class Messages(Tables):
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
         """Store a summary, and mark the messages that it covers.
 
-        It replaces the summary with the same number and all later ones.
+        The new summary replaces the summary with the same number and all later ones.
         """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
@@ -347,7 +347,7 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
     return QueueFull(
         f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
-        remedy="send the message again after its runs have read some",
+        remedy="send the message again after the runs of the thread have read some messages",
         details={"max_pending": at_most},
     )
 

@@ -251,7 +251,7 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Take back dispatches whose lease expired before `now`.
 
-        They are queued again or, after the last attempt, become dead letters.
+        These dispatches are queued again or, after the last attempt, become dead letters.
 
         Each dispatch is returned to only one caller. Dispatches of an older epoch become Superseded and are
         not returned.
@@ -302,7 +302,7 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Return dispatches of threads with this id prefix, after a position (`updated_at`, id).
 
-        They are ordered by their last change, then by id.
+        The dispatches are ordered by their last change, then by id.
         """
         return await self._look(
             lambda runs: runs.dispatches.by_status(
@@ -365,30 +365,6 @@ class DispatchStore(_RunPort):
         ):
             removed += gone
         return removed
-
-
-def _recent(
-    runs: RunTables, thread_id: str, run_id: str, hidden: frozenset[str], hidden_ids: frozenset[str]
-) -> Conversation:
-    newest = summary = runs.messages.summary(thread_id)
-    turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
-    gone = hidden.union(*(turn.takes_back for turn in turns))
-    if summary is not None and (gone or hidden_ids):
-        excluded = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
-        broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(excluded))
-        if broken is not None:
-            summary = runs.messages.summary(thread_id, broken)
-            turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
-    after = None if summary is newest else 0 if summary is None else summary.number
-    messages = runs.messages.unsummarized(thread_id, after)
-    if newest is not None:
-        own = {id for turn in turns if turn.run_id == run_id for id in turn.asked}
-        ids = {message.id for message in messages}
-        missing = sorted({id for turn in turns for id in turn.asked if id not in ids})
-        again = runs.messages.passed_over(thread_id, missing, sorted(own - ids)) if missing else ()
-        messages = (*again, *messages)
-    seen = conversation_of(run_id, messages, turns)
-    return Conversation(messages=seen.messages, summary=summary, hidden=seen.hidden, turns=seen.turns)
 
 
 class ThreadStore(_RunPort):
@@ -510,7 +486,27 @@ class ThreadStore(_RunPort):
         """
 
         def look(runs: RunTables) -> Conversation:
-            return _recent(runs, thread_id, run_id, frozenset(hidden_runs), frozenset(hidden_message_ids))
+            hidden = frozenset(hidden_runs)
+            hidden_ids = frozenset(hidden_message_ids)
+            newest = summary = runs.messages.summary(thread_id)
+            turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
+            gone = hidden.union(*(turn.takes_back for turn in turns))
+            if summary is not None and (gone or hidden_ids):
+                excluded = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
+                broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(excluded))
+                if broken is not None:
+                    summary = runs.messages.summary(thread_id, broken)
+                    turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
+            after = None if summary is newest else 0 if summary is None else summary.number
+            messages = runs.messages.unsummarized(thread_id, after)
+            if newest is not None:
+                own = {id for turn in turns if turn.run_id == run_id for id in turn.asked}
+                ids = {message.id for message in messages}
+                missing = sorted({id for turn in turns for id in turn.asked if id not in ids})
+                again = runs.messages.passed_over(thread_id, missing, sorted(own - ids)) if missing else ()
+                messages = (*again, *messages)
+            seen = conversation_of(run_id, messages, turns)
+            return Conversation(messages=seen.messages, summary=summary, hidden=seen.hidden, turns=seen.turns)
 
         return await self._look(look)
 
@@ -688,7 +684,7 @@ class OutboxStore(_Port):
     ) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        These include effects whose claim by another process has expired.
+        The result includes effects whose claim by another process has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is

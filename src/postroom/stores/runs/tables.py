@@ -22,7 +22,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import Beginning, Committed, Delivery, ThreadCommit, ThreadState
+from postroom.contracts.run_stores import Beginning, Committed, ThreadCommit, ThreadState
 from postroom.contracts.runs import LEGAL_MOVES, RunRecord, Thread
 from postroom.stores.codec import encode, is_answer, with_answer
 from postroom.stores.events import WrittenEvent, appending, event_looks
@@ -94,7 +94,7 @@ class RunTables(Tables):
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
         """
-        now, delivery = self._now(), step.delivery
+        now = self._now()
         message_ids = refuse_broken_delta(step.messages) if step.messages and not step.are_new else ()
         answer = with_answer(step.run or step.ended_before)
         drafts = _Drafts(self._tx, step, answer) if step.events or step.outbox else None
@@ -119,8 +119,8 @@ class RunTables(Tables):
             if step.ends is not None:
                 moved = owned.record_run_result(step.ends, now=now).acked(now=now)
         before = thread_before(step, state, found_rows, now)
-        if delivery is not None:
-            moved = delivered(step, delivery, state, now, self._new_id)
+        if step.queues is not None:
+            moved = as_queued(step, step.queues, state, now, self._new_id)
         if drafts is not None:
             drafts.decide(found_rows, now)
         next_dispatch, next_run = following or (None, None)
@@ -153,7 +153,7 @@ class RunTables(Tables):
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
-        if moved is not None and delivery is not None:
+        if moved is not None and step.queues is not None:
             self.dispatches.insert(moved)
         elif moved is not None:
             self.dispatches.put(moved, is_last=step.ends is not None and not queued, answer=answer)
@@ -215,7 +215,7 @@ class _Drafts:
     def were_stored(self) -> bool:
         """Whether there are events and all of them were stored before.
 
-        If so, the commit repeats an earlier one whose result was lost.
+        If all were stored before, the commit repeats an earlier one whose result was lost.
         """
         return bool(self._events) and not self._new
 
@@ -229,8 +229,7 @@ class _Drafts:
 
 def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
     """Return the query for the state on which the decision about a commit depends."""
-    delivery, run = step.delivery, step.run or step.ended_before
-    new = None if delivery is None else delivery.dispatch
+    new, run = step.queues, step.run or step.ended_before
     return state_look(
         step.thread_id,
         run_id="" if run is None else run.run_id,
@@ -238,7 +237,7 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
         parent=step.parent_thread_id or "",
         adds=("", None, "") if new is None else (new.dispatch_id, new.dedupe_key, new.run_id),
         message_ids=message_ids,
-        at_most=1 if delivery is None else delivery.queue_cap or 1,
+        at_most=step.queue_cap or 1,
         waiting=len(step.consumes) + 1 if step.ends is not None else 1,
     )
 
@@ -264,11 +263,11 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
         PostroomError: As for `CommitCoordinator.commit`.
     """
     thread_id, parent, known_thread, run = step.thread_id, step.parent_thread_id, state.thread, step.run
-    count, stored_run, delivery = state.message_count, state.run, step.delivery
+    count, stored_run = state.message_count, state.run
     if step.begins is not None or step.ends is not None:
-        if step.claim is not None and delivery is not None:
-            raise InvalidRecord("a commit that starts or ends one execution cannot deliver another")
-        begins_its = delivery is not None and delivery.claim is not None
+        if step.claim is not None and step.queues is not None:
+            raise InvalidRecord("a commit that starts or ends one execution cannot queue another")
+        begins_its = step.queues is not None and step.claimed_by is not None
         if step.claim is None and (step.ends is not None or not begins_its):
             raise InvalidRecord("a commit that starts or ends an execution must name its claim")
     if known_thread is None and step.claim is not None:  # a commit without a claim creates the thread
@@ -283,7 +282,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
         if stored_run is not None and stored_run.thread_id != thread_id:
             raise IllegalTransition("a run cannot change its thread", value=run.run_id)
         if stored_run is not None and run.status not in LEGAL_MOVES[stored_run.status]:
-            text = f"a run that is {stored_run.status} cannot become {run.status}"
+            text = f"a run with the status {stored_run.status} cannot get the status {run.status}"
             raise IllegalTransition(text, value=run.run_id)
     if step.expected_message_count not in (None, count):
         raise VersionConflict(
@@ -320,8 +319,8 @@ def refuse_others_first(step: ThreadCommit, found: Found) -> None:
         refuse_changed(found["threads.pending_versions", thread_id, ids], step.consumes)
 
 
-def delivered(
-    step: ThreadCommit, delivery: Delivery, state: ThreadState, now: int, new_id: Callable[[], str]
+def as_queued(
+    step: ThreadCommit, dispatch: RunDispatch, state: ThreadState, now: int, new_id: Callable[[], str]
 ) -> RunDispatch:
     """Return a commit's dispatch as it will be stored: queued, or claimed and started.
 
@@ -329,9 +328,9 @@ def delivered(
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
             ForeignThread: As for `CommitCoordinator.commit`.
     """
-    dispatch, asks, cap, thread_id = delivery.dispatch, delivery.claim, delivery.queue_cap, step.thread_id
+    asks, cap, thread_id = step.claimed_by, step.queue_cap, step.thread_id
     if dispatch.thread_id != thread_id:
-        raise ForeignThread(f"the dispatch is of thread {dispatch.thread_id!r}", value=dispatch.run_id)
+        raise ForeignThread(f"the dispatch belongs to thread {dispatch.thread_id!r}", value=dispatch.run_id)
     if asks is not None and state.held_by not in (None, dispatch.run_id):
         raise ActiveRunConflict(
             f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and later runs of the "

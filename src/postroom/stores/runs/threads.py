@@ -71,8 +71,8 @@ class Threads(Tables):
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
         """Return the threads, among these or all threads, that have had no activity since a time.
 
-        They have no open or waiting run and no pending message, do not belong to a chat, and have no child
-        threads.
+        The threads in the result have no open or waiting run and no pending message, do not belong to a chat,
+        and have no child threads.
         """
         parameters = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", parameters)]

@@ -115,7 +115,9 @@ def refuse_no_folder(path: Path) -> None:
     except OSError as error:  # a parent folder is not accessible
         raise file_error(error, path) from error
     if is_other:
-        raise StoreReadOnly(f"{path} is a file instead of a folder", value=str(path), remedy="move it away")
+        raise StoreReadOnly(
+            f"{path} is a file instead of a folder", value=str(path), remedy="move the file to another folder"
+        )
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
@@ -326,7 +328,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Runs named statements on one connection. It neither begins nor ends the transaction."""
+    """Runs named statements on one connection. The class neither begins nor ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 

@@ -89,7 +89,13 @@ def _partial_copy(target: Path) -> Iterator[Path]:
     held = partial.with_name(f"{partial.name}.lock")
     target.parent.stat()  # the lock would create a missing folder
     if not held.exists():
-        _refuse_strangers(partial)
+        for path in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
+            if path.exists():
+                raise InvalidPath(
+                    f"{path} exists already, but a backup needs this name while it is being written",
+                    value=str(path),
+                    remedy="move the file away, or use another name for the backup",
+                )
     held.touch(mode=0o600)  # the lock mistakes a folder that refuses new files for one whose lock is held
     lock = FileLock(held, mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False)
     try:
@@ -109,16 +115,6 @@ def _partial_copy(target: Path) -> Iterator[Path]:
         with suppress(OSError):
             held.unlink(missing_ok=True)
         lock.release()
-
-
-def _refuse_strangers(partial: Path) -> None:
-    for path in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
-        if path.exists():
-            raise InvalidPath(
-                f"{path} exists already, but a backup needs this name while it is being written",
-                value=str(path),
-                remedy="move the file away, or use another name for the backup",
-            )
 
 
 def remove_with_companions(file: Path) -> None:

@@ -5,8 +5,8 @@ disappear when the process ends. Therefore each commit first checks (`OwnFiles`)
 place and that no other process has changed them. If the check fails, earlier commits remain readable and new
 commits are refused.
 
-One thread writes (`Writer`). It commits the changes of its callers in groups and then returns their results.
-A few other threads read.
+One thread writes (`Writer`). The writer commits the changes of its callers in groups and then returns their
+results. A few other threads read.
 
     callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
                                   ├ a change raises before a write: the others continue
@@ -103,7 +103,9 @@ class OwnFiles:
         self._header = b""
         self.generations = Generations(path)
         self.rescued: Path | None = None
-        """The file to which the open contents are saved. It is set when the files are found to have changed.
+        """The file to which the open contents are saved.
+
+        The attribute is set when the files are found to have changed.
         """
         self.when_changed: Callable[[Path], None] = lambda _: None
         """Called once with the file to which the open contents are saved."""
@@ -296,8 +298,8 @@ briefly.
 """
 STEP = 1_500
 """Maximum number of messages that one transaction indexes while callers wait: about 40 ms if an earlier
-process left many messages, and a few ms otherwise. It exceeds the number of messages that are written between
-two steps under load, so that the backlog stays bounded.
+process left many messages, and a few ms otherwise. The number exceeds the number of messages that are written
+between two steps under load, so that the backlog stays bounded.
 """
 
 
@@ -867,7 +869,16 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
         try:
             refuse_lost_commits(connection, path)
             if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                _begin(connection, now)
+                # Create the newest schema in a new file with a single commit, because each commit waits for
+                # the disk.
+                empty = sqlite3.connect(":memory:", isolation_level=None)
+                try:
+                    [[page_size]] = connection.execute("PRAGMA page_size")
+                    empty.deserialize(_empty_database(page_size))
+                    empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
+                    empty.backup(connection)
+                finally:
+                    empty.close()
             migrate(connection, path, now=now)
             # A file that cannot be written is refused now, not at the first message. It takes a statement
             # that writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
@@ -878,18 +889,6 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
-
-
-def _begin(connection: sqlite3.Connection, now: int) -> None:
-    """Create the newest schema in a new file with a single commit, because each commit waits for the disk."""
-    empty = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        [[page_size]] = connection.execute("PRAGMA page_size")
-        empty.deserialize(_empty_database(page_size))
-        empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
-        empty.backup(connection)
-    finally:
-        empty.close()
 
 
 @cache

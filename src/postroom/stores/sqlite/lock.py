@@ -52,7 +52,9 @@ class OwnerLock:
             raise file_error(error, self._of) from error
         self._give_to_owner()
         try:
-            self._write(json.dumps(note))
+            self._note.unlink(missing_ok=True)  # the note of a killed holder keeps its old mode
+            with os.fdopen(os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(json.dumps(note))
         except OSError as error:
             failure = file_error(error, self._of)
             if not isinstance(failure, StoreFull):  # the lock is valid even without the note
@@ -86,11 +88,6 @@ class OwnerLock:
                     os.fchown(file, folder.st_uid, folder.st_gid)
             finally:
                 os.close(file)
-
-    def _write(self, note: str) -> None:
-        self._note.unlink(missing_ok=True)  # the note of a killed holder keeps its old mode
-        with os.fdopen(os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(note)
 
     def _store_held_error(self) -> StoreHeld:
         note = read_owner(self._path)

@@ -44,7 +44,19 @@ def migrate(
         for done, step in enumerate(missing):
             doing = f"changing the schema, {step.name}: steps"
             connection.set_progress_handler(partial(progress.tell, doing, done, len(missing)), _STEPS)
-            _apply(connection, step, now)
+            connection.execute("BEGIN EXCLUSIVE")
+            try:
+                for statement in split_statements(step.sql):
+                    connection.execute(statement)
+                connection.execute(
+                    "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES (?, ?, ?, ?)",
+                    (step.version, step.name, step.checksum, now),
+                )
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
         connection.set_progress_handler(None, 0)
     return [step.version for step in missing]
 
@@ -54,22 +66,6 @@ def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
     ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
     rows = connection.execute(APPLIED).fetchall() if ledger else []
     return dict(rows)
-
-
-def _apply(connection: sqlite3.Connection, step: Migration, now: int) -> None:
-    connection.execute("BEGIN EXCLUSIVE")
-    try:
-        for statement in split_statements(step.sql):
-            connection.execute(statement)
-        connection.execute(
-            "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES (?, ?, ?, ?)",
-            (step.version, step.name, step.checksum, now),
-        )
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def split_statements(sql: str) -> Iterator[str]:

@@ -192,7 +192,17 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_denied(path)
-    _refuse_other_file(path)
+    # Raise if a file is not a database, as this suggests a wrong file name rather than a damaged store.
+    if path.exists():
+        try:
+            with path.open("rb") as file:
+                begins = file.read(len(_BEGINS))
+        except OSError as error:
+            raise file_error(error, path, is_read=True) from error
+        if begins not in (_BEGINS, b""):
+            raise StateError(
+                f"{path} is not a SQLite database", value=str(path), remedy="choose the database file"
+            )
     lock = OwnerLock(path)
     lock.acquire(now=now, purpose="copy")
     try:
@@ -201,26 +211,6 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
             yield side
     finally:
         lock.release()
-
-
-def _refuse_other_file(path: Path) -> None:
-    """Raise if a file is not a database, as this suggests a wrong file name rather than a damaged store.
-
-    Raises:
-        StateError: The file is not a database.
-        StoreError: The file cannot be read.
-    """
-    if not path.exists():
-        return
-    try:
-        with path.open("rb") as file:
-            begins = file.read(len(_BEGINS))
-    except OSError as error:
-        raise file_error(error, path, is_read=True) from error
-    if begins not in (_BEGINS, b""):
-        raise StateError(
-            f"{path} is not a SQLite database", value=str(path), remedy="choose the database file"
-        )
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:

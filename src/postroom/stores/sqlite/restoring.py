@@ -83,7 +83,16 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         if not path.name:
             raise InvalidPath(f"{path} is not a file", value=str(path), remedy="give a file")
     refuse_no_file(wish.database)
-    _refuse_live(wish.source)
+    source = wish.source
+    log = source.with_name(f"{source.name}-wal")
+    with reading(source):
+        is_live = log.exists() and log.stat().st_size > 0
+    if is_live:
+        raise InvalidArgument(
+            f"{source} is a database in use: its changes in {log.name} are not in the file",
+            value=str(source),
+            remedy="create a backup with `postroom backup`, and restore that backup",
+        )
     with writing(wish.database):
         wish.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock, file = OwnerLock(wish.database), wish.database.with_name(f"{wish.database.name}.lock")
@@ -132,18 +141,6 @@ def _restore(wish: RestoreOptions, now: int) -> Restored:
         size=size,
         done=not wish.dry_run,
     )
-
-
-def _refuse_live(source: Path) -> None:
-    log = source.with_name(f"{source.name}-wal")
-    with reading(source):
-        is_live = log.exists() and log.stat().st_size > 0
-    if is_live:
-        raise InvalidArgument(
-            f"{source} is a database in use: its changes in {log.name} are not in the file",
-            value=str(source),
-            remedy="create a backup with `postroom backup`, and restore that backup",
-        )
 
 
 def _copy_backup(source: Path, target: Path) -> int:
@@ -223,9 +220,9 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 def _set_aside(database: Path, former: Path) -> None:
     """Keep the database under a second name, so that there is always a file under its own name.
 
-    Its log is moved without being read, because opening the database would consume the log, which may be the
-    only evidence of damage. The log is moved first, because SQLite would apply a log that lies next to the
-    new file to the new file.
+    The log of the database is moved without being read, because opening the database would consume the log,
+    which may be the only evidence of damage. The log is moved first, because SQLite would apply a log that
+    lies next to the new file to the new file.
     """
     with writing(database):
         try:

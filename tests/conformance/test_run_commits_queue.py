@@ -1,4 +1,4 @@
-"""Promises of a commit coordinator about the dispatch that a commit delivers."""
+"""Promises of a commit coordinator about the dispatch that a commit queues."""
 
 import asyncio
 from datetime import timedelta
@@ -35,7 +35,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, Committed, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -44,12 +44,13 @@ CLAIM = ClaimRequest(consumer="inline", lease_ms=LEASE)
 
 
 def _submission(dispatch: RunDispatch, **details: object) -> ThreadCommit:
-    """Return a commit of one message and a prepared run, delivered by this dispatch."""
+    """Return a commit of one message and a prepared run, and this dispatch for the run."""
     return ThreadCommit(
         thread_id=dispatch.thread_id,
         messages=(Message.user("x", id=f"m-{dispatch.dispatch_id}"),),
         events=(event("Submitted", thread=dispatch.thread_id),),
-        delivery=Delivery(dispatch=dispatch, **details),
+        queues=dispatch,
+        **details,
     )
 
 
@@ -58,7 +59,7 @@ async def _submit(stores: RunStores, dispatch_id: str, **details: object) -> Com
 
 
 @on_both
-async def test_a_delivery_can_be_refused_as_an_enqueue_can(stores: RunStores, clock: ManualClock) -> None:
+async def test_a_commit_can_be_refused_as_an_enqueue_can(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     await enqueued(stores, "d1", dedupe_key="taken", run_id="r-open")
     good = asked(stores, "d9")
@@ -70,18 +71,17 @@ async def test_a_delivery_can_be_refused_as_an_enqueue_can(stores: RunStores, cl
         (good.claim(token="x", consumer="w", lease_ms=1, now=1), InvalidRecord),
     ):
         for claim in (None, CLAIM):
-            delivery = Delivery(dispatch=dispatch, claim=claim)
-            await refused_whole(stores, replace(everything(stores), delivery=delivery), kind)
-    nameless = Delivery(dispatch=good, claim=replace(CLAIM, consumer=" "))
-    await refused_whole(stores, replace(everything(stores), delivery=nameless), InvalidRecord)
+            step = replace(everything(stores), queues=dispatch, claimed_by=claim)
+            await refused_whole(stores, step, kind)
+    nameless = replace(everything(stores), queues=good, claimed_by=replace(CLAIM, consumer=" "))
+    await refused_whole(stores, nameless, InvalidRecord)
 
 
-async def test_a_delivery_claims_its_dispatch_whatever_is_due(stores: RunStores, clock: ManualClock) -> None:
+async def test_a_commit_claims_its_dispatch_whatever_is_due(stores: RunStores, clock: ManualClock) -> None:
     await furnished(stores)
     await enqueued(stores, "older", created_at=clock.now() - 9, priority=0)
     later = asked(stores, "d9", available_at=clock.now() + 60 * SECOND)
-    delivery = Delivery(dispatch=later, claim=CLAIM)
-    done = await stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=delivery))
+    done = await stores.coordinator.commit(ThreadCommit(thread_id="t", queues=later, claimed_by=CLAIM))
     assert done.dispatch is not None
     assert without_token(done.dispatch) == later.claim(
         token="token",
@@ -89,8 +89,8 @@ async def test_a_delivery_claims_its_dispatch_whatever_is_due(stores: RunStores,
         lease_ms=LEASE,
         now=clock.now(),
     )
-    another = Delivery(dispatch=asked(stores, "d10"), claim=CLAIM)
-    await refused_whole(stores, replace(everything(stores), delivery=another), ActiveRunConflict)
+    another = replace(everything(stores), queues=asked(stores, "d10"), claimed_by=CLAIM)
+    await refused_whole(stores, another, ActiveRunConflict)
 
 
 @on_both
@@ -117,10 +117,10 @@ async def _goes_through(
 
 
 @on_both
-async def test_deliveries_at_the_same_time_have_one_owner(stores: RunStores) -> None:
+async def test_dispatches_claimed_at_the_same_time_have_one_owner(stores: RunStores) -> None:
 
     async def submit(number: int) -> bool:
-        return await _goes_through(stores, f"d{number}", ActiveRunConflict, claim=CLAIM)
+        return await _goes_through(stores, f"d{number}", ActiveRunConflict, claimed_by=CLAIM)
 
     async with asyncio.TaskGroup() as group:
         tries = [group.create_task(submit(number)) for number in range(TOGETHER)]
@@ -129,7 +129,7 @@ async def test_deliveries_at_the_same_time_have_one_owner(stores: RunStores) -> 
     assert [row.dispatch_id for row in await stores.dispatches.list_dispatches("t")] == [held.dispatch_id]
 
 
-async def test_a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores) -> None:
+async def test_a_commit_may_queue_a_dispatch_after_the_one_that_it_owns(stores: RunStores) -> None:
     await a_thread(stores)
     owned = await claimed(stores)
     step = replace(
@@ -150,7 +150,7 @@ async def test_a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores) -
 
 
 @on_both
-async def test_a_delivery_wakes_who_waits_for_work(stores: RunStores) -> None:
+async def test_a_commit_that_queues_a_dispatch_wakes_who_waits_for_work(stores: RunStores) -> None:
     await stores.wakeups.wait(timedelta(milliseconds=1))
     await _submit(stores, "d1")
     await stores.wakeups.wait(timedelta(milliseconds=60 * SECOND))

@@ -1,4 +1,4 @@
-"""Runners that start no program: refused by name with the remedy, and the same again from their plain form."""
+"""Runners: refused by name with the remedy, and the same again from their plain form."""
 
 import json
 from datetime import timedelta
@@ -11,6 +11,8 @@ from postroom.contracts.runners import (
     AnyRunner,
     HttpRunner,
     ModelRunner,
+    PromptWay,
+    Recipe,
     Runner,
     RunnerKind,
     read_runner,
@@ -21,6 +23,7 @@ from table_rows import each_row
 
 MODEL: dict[str, Any] = {"kind": "model", "base_url": "http://127.0.0.1:11434/v1", "model": "qwen3"}
 HTTP: dict[str, Any] = {"kind": "http", "url": "https://agents.example/run", "secret_env": "BO_SECRET"}
+PROGRAM: dict[str, Any] = {"argv": ["agent", "-q"], "cwd": "/work"}
 
 
 @each_row(
@@ -37,13 +40,48 @@ HTTP: dict[str, Any] = {"kind": "http", "url": "https://agents.example/run", "se
         ),
         HttpRunner(url="http://10.0.0.5/run", secret_env="S", timeout=timedelta(seconds=5), allow_plain=True),
         HttpRunner(url="https://a/run", secret_file="/etc/bo", callback_base="https://post.example"),
-        Runner(argv=("x",), cwd="/work"),
+        Runner(
+            kind=RunnerKind.COMMAND,
+            recipe=Recipe.CODEX,
+            argv=("codex", "exec", "{prompt_file}"),
+            prompt=PromptWay.FILE,
+            cwd="/größer",
+            env={"A": "ü\n=", "API_KEY": "s3cr3t"},
+            pass_env=("TOKEN",),
+            timeout=timedelta(milliseconds=1500),
+            idle_timeout=timedelta(seconds=2),
+            max_output_bytes=1,
+            resume=True,
+        ),
         Runner(argv=("x",), cwd="/work", kind=RunnerKind.ACP),
     ],
 )
 def test_every_kind_is_kept_and_read_back_as_it_was(runner: AnyRunner) -> None:
     assert read_runner(written_runner(runner)) == runner
     assert runner_of(json.loads(json.dumps(runner.to_dict()))) == runner
+    assert "s3cr3t" not in repr(runner)
+
+
+def test_a_runner_has_defaults_and_a_plain_form() -> None:
+    runner = runner_of(PROGRAM)
+    assert runner == Runner(argv=("agent", "-q"), cwd="/work")
+    assert runner.to_dict() == {
+        **{"kind": "command", "recipe": "shell", "argv": ["agent", "-q"], "prompt": "stdin", "cwd": "/work"},
+        **{"env": {}, "pass_env": [], "timeout": 1800.0, "idle_timeout": None, "max_output_bytes": 1 << 20},
+        **{"resume": False, "session_per": "thread"},
+    }
+
+
+def test_its_environment_is_its_own() -> None:
+    given = {"A": "1"}
+    runner = Runner(argv=("x",), cwd="/", env=given)
+    given["A"] = "2"
+    runner.to_dict()["env"]["A"] = "3"
+    assert runner.env == {"A": "1"}
+
+
+def test_a_recipe_that_knows_its_command_does_without() -> None:
+    assert all(Runner(recipe=one, cwd="/").argv == () for one in Recipe if one is not Recipe.SHELL)
 
 
 def test_only_a_program_works_in_its_project() -> None:
@@ -51,12 +89,49 @@ def test_only_a_program_works_in_its_project() -> None:
     assert runner_of(MODEL, home="/work") == runner_of(MODEL)
 
 
+OF_PROGRAMS: list[tuple[dict[str, Any], str]] = [
+    ({"recipe": "emacs"}, "recipe is invalid: 'emacs' is unknown"),
+    *(({"recipe": None}, "recipe"), ({"prompt": "telepathy"}, "prompt")),
+    *(({"prompt": ["stdin"]}, "prompt"), ({"argv": []}, "it is missing")),
+    *(({"argv": [""]}, "but is empty"), ({"argv": [" ", "x"]}, "but is empty")),
+    ({"argv": "agent"}, "must be a list of strings"),
+    *(({"argv": ["agent", 1]}, "must be a list of strings"), ({"argv": ["agent", "a\0b"]}, "zero byte")),
+    ({"argv": ["agent", "\ud800"]}, "unpaired surrogate"),
+    ({"argv": ["sh", "-c", "say {prompt}"], "prompt": "argument"}, "is part of a longer argument"),
+    ({"argv": ["say", "{prompt}"]}, "requires the prompt 'argument'"),
+    ({"argv": ["say", "{prompt_file}"]}, "require each other"),
+    *(({"prompt": "file"}, "require each other"), ({"resume": True}, "does not support sessions")),
+    ({"resume": True, "recipe": "cline"}, "does not support sessions"),
+    ({"kind": "acp", "recipe": "cline", "argv": []}, "no command that supports ACP"),
+    ({"resume": "yes", "recipe": "claude"}, "must be true or false"),
+    *(({"cwd": "work"}, "must be an absolute path"), ({"cwd": ""}, "must be an absolute path")),
+    *(({"cwd": "/a\0"}, "must be an absolute path"), ({"cwd": None}, "must be an absolute path")),
+    *(({"env": {"A": 1}}, "env"), ({"env": {"A": "x\0"}}, "env")),
+    ({"env": {"": "x"}}, "not a valid environment variable name"),
+    ({"env": {"A=B": "x"}}, "not a valid environment variable name"),
+    *(({"env": {"POSTROOM_RUN": "x"}}, "the server sets"), ({"env": ["A"]}, "must be a table")),
+    ({"pass_env": ["POSTROOM_DISPATCH"]}, "the server sets"),
+    ({"pass_env": ["A=B"]}, "not a valid environment variable name"),
+    *(({"pass_env": "HOME"}, "must be a list of strings"), ({"timeout": 0}, "timeout")),
+    *(({"timeout": -1}, "timeout"), ({"timeout": None}, "timeout")),
+    ({"timeout": "1"}, "must be a number of seconds"),
+    ({"timeout": True}, "must be a number of seconds"),
+    ({"timeout": float("nan")}, "must be a number of seconds"),
+    ({"timeout": 1e300}, "must be a number of seconds"),
+    *(({"timeout": 8 * 24 * 3600}, "at most 7 days"), ({"idle_timeout": 0}, "idle_timeout")),
+    ({"max_output_bytes": 0}, "max_output_bytes"),
+    ({"max_output_bytes": (16 << 20) + 1}, "max_output_bytes"),
+    *(({"max_output_bytes": True}, "max_output_bytes"), ({"max_output_bytes": 1.5}, "max_output_bytes")),
+    ({"colour": "red"}, "colour is invalid: unknown field"),
+]
+
+
 @each_row(
     "plain, words",
     [
         ({"kind": "telepathy"}, "kind is invalid: 'telepathy' is unknown"),
         ({"kind": None}, "kind"),
-        ([], "it must be a table of fields"),
+        *(([], "it must be a table of fields"), (None, "table"), ("x", "table"), ({"argv": ["x"]}, "cwd")),
         ({"kind": "model"}, "base_url is invalid: the URL of the endpoint is missing"),
         ({"kind": "model", "base_url": "http://a/v1"}, "model is invalid: the name of the model is missing"),
         (MODEL | {"argv": ["x"]}, "argv is invalid: unknown field"),
@@ -98,6 +173,7 @@ def test_only_a_program_works_in_its_project() -> None:
         (HTTP | {"callback_base": "post.example"}, "callback_base is invalid"),
         (HTTP | {"callback_base": "https://post.example/?a"}, "callback_base is invalid"),
         (HTTP | {"callback_base": "http://post.example"}, "plain http is allowed only to this machine"),
+        *((PROGRAM | changes, words) for changes, words in OF_PROGRAMS),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(plain: Any, words: str) -> None:
@@ -132,6 +208,7 @@ def test_another_machine_is_given_no_address_that_leads_to_itself(
         MODEL | {"base_url": "https://models.example/v1?key=hunter2"},
         HTTP | {"url": "https://me:hunter2@agents.example/"},
         HTTP | {"url": "http://agents.example/?token=hunter2"},
+        PROGRAM | {"env": {"API_KEY": "hunter2\0"}},
     ],
 )
 def test_a_refusal_shows_no_secret(plain: dict[str, Any]) -> None:
