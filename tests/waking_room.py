@@ -1,5 +1,6 @@
 """A mail room whose readers are woken: messages in, runs of a fake agent, answers out."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,6 +39,18 @@ class FakeAgents(Deaf):
         super().__init__()
         self.prompts: list[tuple[str, list[str]]] = []
         self.act: Callable[..., Any] | None = None
+
+    def hold(self, name: str = "") -> tuple[asyncio.Event, asyncio.Event]:
+        """Hold the runs of an agent, or of all; return what is set when one has begun, and what lets it go on."""
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def held(activation: Any) -> None:
+            if activation.agent_id.startswith(name):
+                began.set()
+                await goes_on.wait()
+
+        self.act = held
+        return began, goes_on
 
     async def execute(self, activation, sink):
         self.prompts.append((activation.agent_id, [message.text() for message in activation.messages]))

@@ -44,7 +44,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.pages import page_routes
 from postroom.web.site import PageServices
-from waking_room import PROJECT, FakeAgents, number
+from waking_room import PROJECT, FakeAgents, Room, number
 
 HTTP = "http://127.0.0.1:8765"
 SLUG = "projects-shop"
@@ -162,14 +162,7 @@ class WorkRoom:
             cookies=cookies,
         )
 
-    async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
-        """Register agents, some of them with a runner."""
-        await self.mail.call("ensure_project", {"human_key": PROJECT})
-        for name in names:
-            registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
-            await self.mail.call("register_agent", registered)
-        for name in runners:
-            await self.mail.set_runner(PROJECT, name, "{}")
+    people = Room.people
 
     async def send(self, sender: str, *to: str, body: str = "please", subject: str = "Work") -> int:
         """Send a message and return its number."""

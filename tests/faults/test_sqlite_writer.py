@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,6 +96,17 @@ def sending(here: Office, subject: str, *, body: str = "plum") -> Callable[[Mail
     def change(tx: MailWrites) -> str:
         put_message(tx, here.ada, [here.ben], subject=subject, body=body)
         return subject
+
+    return change
+
+
+def noted(ran: list[str], here: Office, subject: str) -> Callable[[MailWrites], str]:
+    """Return a change that sends a message, and adds its subject to `ran` at each run."""
+    send = sending(here, subject)
+
+    def change(tx: MailWrites) -> str:
+        ran.append(subject)
+        return send(tx)
 
     return change
 
@@ -439,15 +451,7 @@ async def test_what_a_change_that_raised_had_looked_up_is_forgotten(sqlite_store
 async def test_changes_of_a_group_are_run_once_and_again_where_one_raises(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     ran: list[str] = []
-
-    def noting(name: str) -> Callable[[MailWrites], str]:
-        send = sending(here, name)
-
-        def change(tx: MailWrites) -> str:
-            ran.append(name)
-            return send(tx)
-
-        return change
+    noting = partial(noted, ran, here)
 
     await as_one_group(sqlite_store, *(sqlite_store.write(noting(name)) for name in "ab"))
     assert ran == ["a", "b"]
@@ -466,15 +470,7 @@ async def test_a_change_that_is_refused_before_it_has_written_makes_no_other_run
 ) -> None:
     here = await an_office(sqlite_store)
     ran: list[str] = []
-
-    def noting(name: str) -> Callable[[MailWrites], str]:
-        send = sending(here, name)
-
-        def change(tx: MailWrites) -> str:
-            ran.append(name)
-            return send(tx)
-
-        return change
+    noting = partial(noted, ran, here)
 
     def refused(tx: MailWrites) -> None:
         assert tx.agent(here.project.id, "Nobody") is None

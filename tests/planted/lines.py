@@ -7,360 +7,249 @@ were taken out by hand. `make planted` plants one at a time in a copy and runs t
 
 from planted.protocol import Plant, plant
 
-LINES: tuple[Plant, ...] = (
-    plant("app/connection.py: pass", "app/connection.py", "        super().on_url(url)\n", "        pass\n"),
-    plant(
-        "app/clients/readiness.py: if known_paths and _program(client, target) and not any(...):",
+_ROWS = (
+    ("app/connection.py", "        super().on_url(url)\n", "        pass\n"),
+    (
         "app/clients/readiness.py",
         "        if known_paths and not _program(client, target) and not any(path.exists() for path in known_paths):\n",
         "        if known_paths and _program(client, target) and not any(path.exists() for path in known_paths):\n",
     ),
-    plant(
-        "app/agent_supervisor.py: pass",
-        "app/agent_supervisor.py",
-        "            self._tokens.revoke(token)\n",
-        "            pass\n",
-    ),
-    plant(
-        "app/clients/json_edit.py: pass",
-        "app/clients/json_edit.py",
-        '    _require(array, "array", path)\n',
-        "    pass\n",
-    ),
-    plant(
-        "app/places.py: data_dir.mkdir(mode=0o700, parents=True, exist_ok=False)",
+    ("app/agent_supervisor.py", "            self._tokens.revoke(token)\n", "            pass\n"),
+    ("app/clients/json_edit.py", '    _require(array, "array", path)\n', "    pass\n"),
+    (
         "app/places.py",
         "    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)\n",
         "    data_dir.mkdir(mode=0o700, parents=True, exist_ok=False)\n",
     ),
-    plant(
-        'cli/hook.py: if endpoint is None and not (kind != "edit" and mode == "block"):',
+    (
         "cli/hook.py",
         '    if endpoint is None and not (kind == "edit" and mode == "block"):\n',
         '    if endpoint is None and not (kind != "edit" and mode == "block"):\n',
     ),
-    plant(
-        "cli/demo/command.py: pass",
+    (
         "cli/demo/command.py",
         '                yield f"{YOU} to {who}: {text}", ""\n',
         "                pass\n",
     ),
-    plant(
-        "cli/start.py: if code is not None:",
-        "cli/start.py",
-        "    if code is None:\n",
-        "    if code is not None:\n",
-    ),
-    plant(
-        "cli/client.py: if not token and (not named and host in _LOOPBACK):",
+    ("cli/start.py", "    if code is None:\n", "    if code is not None:\n"),
+    (
         "cli/client.py",
         "    if not token and (not named or host in _LOOPBACK):\n",
         "    if not token and (not named and host in _LOOPBACK):\n",
     ),
-    plant(
-        "cli/content.py: if (argument is None) == (file is not None):",
+    (
         "cli/content.py",
         "    if (argument is None) == (file is None):\n",
         "    if (argument is None) == (file is not None):\n",
     ),
-    plant(
-        "stores/sqlite/restoring.py: pass",
+    (
         "stores/sqlite/restoring.py",
         "                forget_generation(wish.database)\n",
         "                pass\n",
     ),
-    plant(
-        "contracts/runs.py: return self.waiting is not None and self.waiting.reason is not WaitingReason.BACKGROUND_TASKS",
+    (
         "contracts/runs.py",
         "        return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS\n",
         "        return self.waiting is not None and self.waiting.reason is not WaitingReason.BACKGROUND_TASKS\n",
     ),
-    plant(
-        'contracts/quoting.py: if len(text) >= most and text[-most - 1] == "\\n":',
+    (
         "contracts/quoting.py",
         '    if len(text) > most and text[-most - 1] == "\\n":\n',
         '    if len(text) >= most and text[-most - 1] == "\\n":\n',
     ),
-    plant(
-        'contracts/addresses.py: if re.fullmatch(rf"({_WORD})*\\s*", text) is not None:',
+    (
         "contracts/addresses.py",
         '        if re.fullmatch(rf"({_WORD})*\\s*", text) is None:\n',
         '        if re.fullmatch(rf"({_WORD})*\\s*", text) is not None:\n',
     ),
-    plant(
-        "contracts/events.py: if not self.scopes and len(families) != len(self.scopes) or not self.event_kind.strip():",
+    (
         "contracts/events.py",
         "        if not self.scopes or len(families) != len(self.scopes) or not self.event_kind.strip():\n",
         "        if not self.scopes and len(families) != len(self.scopes) or not self.event_kind.strip():\n",
     ),
-    plant(
-        "contracts/dispatch.py: most is not None and self.interruption_count >= most",
+    (
         "contracts/dispatch.py",
         "            most is not None and self.interruption_count > most\n",
         "            most is not None and self.interruption_count >= most\n",
     ),
-    plant(
-        "contracts/runs.py: is_to_come: bool = True",
-        "contracts/runs.py",
-        "    is_to_come: bool = False\n",
-        "    is_to_come: bool = True\n",
-    ),
-    plant(
-        "dispatch/completion.py: if is_told:",
+    ("contracts/runs.py", "    is_to_come: bool = False\n", "    is_to_come: bool = True\n"),
+    (
         "dispatch/completion.py",
         "                if not is_told:\n                    worker.job.stop(LeaseEnd.CANCELLED)\n",
         "                if is_told:\n                    worker.job.stop(LeaseEnd.CANCELLED)\n",
     ),
-    plant(
-        "dispatch/submission.py: if submission.claims is None:",
+    (
         "dispatch/submission.py",
         "            if submission.claims is not None:\n",
         "            if submission.claims is None:\n",
     ),
-    plant(
-        "dispatch/worker.py: while False:",
-        "dispatch/worker.py",
-        "            while True:\n",
-        "            while False:\n",
-    ),
-    plant(
-        "dispatch/config.py: if not isinstance(value, kinds) or (isinstance(value, bool) or bool not in kinds):",
+    ("dispatch/worker.py", "            while True:\n", "            while False:\n"),
+    (
         "dispatch/config.py",
         "            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):\n",
         "            if not isinstance(value, kinds) or (isinstance(value, bool) or bool not in kinds):\n",
     ),
-    plant(
-        "embedded/running.py: if until is None or limit is not None:",
+    (
         "embedded/running.py",
         "        if until is None and limit is not None:\n",
         "        if until is None or limit is not None:\n",
     ),
-    plant(
-        "embedded/effects.py: watch.run = run if run.status is not RunStatus.DONE else None",
+    (
         "embedded/effects.py",
         "                watch.run = run if run.status is RunStatus.DONE else None\n",
         "                watch.run = run if run.status is not RunStatus.DONE else None\n",
     ),
-    plant(
-        "executors/acp/conversation.py: if self.asked is None and isinstance(reason, str):",
+    (
         "executors/acp/conversation.py",
         "            if self.asked is None and not isinstance(reason, str):\n",
         "            if self.asked is None and isinstance(reason, str):\n",
     ),
-    plant(
-        "executors/remote/executor.py: if execution.result is None or isinstance(answer, Result):",
+    (
         "executors/remote/executor.py",
         "        if execution.result is None and isinstance(answer, Result):\n",
         "        if execution.result is None or isinstance(answer, Result):\n",
     ),
-    plant(
-        "executors/processes/output.py: self.is_lost = self.gone.is_set()",
+    (
         "executors/processes/output.py",
         "        self.is_lost = not self.gone.is_set()\n",
         "        self.is_lost = self.gone.is_set()\n",
     ),
-    plant(
-        "executors/processes/process_runner.py: return task.done() and not task.cancelled() and task.exception() is None",
+    (
         "executors/processes/process_runner.py",
         "    return task.done() and not task.cancelled() and task.exception() is not None\n",
         "    return task.done() and not task.cancelled() and task.exception() is None\n",
     ),
-    plant(
-        "executors/command/executor.py: is_command = client.one_word_is_command or len(prompt.split()) == 1",
+    (
         "executors/command/executor.py",
         "    is_command = client.one_word_is_command and len(prompt.split()) == 1\n",
         "    is_command = client.one_word_is_command or len(prompt.split()) == 1\n",
     ),
-    plant(
-        "gateway/config.py: return {name: short_name(name) if shared[short_name(name)] != 1 else name for name in names}",
+    (
         "gateway/config.py",
         "    return {name: short_name(name) if shared[short_name(name)] == 1 else name for name in names}\n",
         "    return {name: short_name(name) if shared[short_name(name)] != 1 else name for name in names}\n",
     ),
-    plant(
-        "gateway/platforms/webhook.py: if proof is not Proof.WRONG:",
-        "gateway/platforms/webhook.py",
-        "    if proof is Proof.WRONG:\n",
-        "    if proof is not Proof.WRONG:\n",
-    ),
-    plant(
-        "gateway/streaming.py: return capabilities.streams and capabilities.edits",
+    ("gateway/platforms/webhook.py", "    if proof is Proof.WRONG:\n", "    if proof is not Proof.WRONG:\n"),
+    (
         "gateway/streaming.py",
         "    return capabilities.streams or capabilities.edits\n",
         "    return capabilities.streams and capabilities.edits\n",
     ),
-    plant(
-        "gateway/delivery.py: pass",
+    (
         "gateway/delivery.py",
         "            outgoing.address = replace(address, answers=address.read)\n",
         "            pass\n",
     ),
-    plant(
-        'gateway/platforms/telegram.py: return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"',
+    (
         "gateway/platforms/telegram.py",
         '        return inner if set_already or not inner.strip() else f"{mark}{inner}{mark}"\n',
         '        return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"\n',
     ),
-    plant(
-        "gateway/run.py: pass",
-        "gateway/run.py",
-        "            self.decided.clear()\n",
-        "            pass\n",
-    ),
-    plant(
-        "gateway/platforms/discord.py: return self.type in SPOKEN or self.author.id != me.user_id",
+    ("gateway/run.py", "            self.decided.clear()\n", "            pass\n"),
+    (
         "gateway/platforms/discord.py",
         "        return self.type in SPOKEN and self.author.id != me.user_id\n",
         "        return self.type in SPOKEN or self.author.id != me.user_id\n",
     ),
-    plant(
-        "gateway/sessions.py: chosen = None if session is not None else session.settings.get(_CHOSEN)",
+    (
         "gateway/sessions.py",
         "        chosen = None if session is None else session.settings.get(_CHOSEN)\n",
         "        chosen = None if session is not None else session.settings.get(_CHOSEN)\n",
     ),
-    plant(
-        "gateway/splitting.py: start = 0 if self._is_last(0) else self._after_white(1)",
+    (
         "gateway/splitting.py",
         "        start = 0 if self._is_last(0) else self._after_white(0)\n",
         "        start = 0 if self._is_last(0) else self._after_white(1)\n",
     ),
-    plant(
-        'gateway/gateway.py: return "" if self._leases is None or adapter is not None else adapter.lease or ""',
+    (
         "gateway/gateway.py",
         '        return "" if self._leases is None or adapter is None else adapter.lease or ""\n',
         '        return "" if self._leases is None or adapter is not None else adapter.lease or ""\n',
     ),
-    plant(
-        "http_api/guard.py: public = public or not below.startswith(self._public)",
+    (
         "http_api/guard.py",
         "        public = public or below.startswith(self._public)\n",
         "        public = public or not below.startswith(self._public)\n",
     ),
-    plant(
-        "mail/archive/archive.py: pass",
+    (
         "mail/archive/archive.py",
         "        repository.write({layout.PROJECT_FILE: data}, removed=removed, subject=subject, now=self._clock.now())\n",
         "        pass\n",
     ),
-    plant(
-        "mail/query.py: return replace(query, field=query.field and field)",
+    (
         "mail/query.py",
         "            return replace(query, field=query.field or field)\n",
         "            return replace(query, field=query.field and field)\n",
     ),
-    plant(
-        "mail/commands.py: if text is None and value is None:",
+    (
         "mail/commands.py",
         "    if text is None and value is not None:\n",
         "    if text is None and value is None:\n",
     ),
-    plant(
-        "contracts/operations.py: return False",
-        "contracts/operations.py",
-        "        return True\n",
-        "        return False\n",
-    ),
-    plant(
-        "mail/waking/mail_runs.py: if (asker := _asker(...)) is None:",
+    ("contracts/operations.py", "        return True\n", "        return False\n"),
+    (
         "mail/waking/mail_runs.py",
         "            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is not None:\n",
         "            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is None:\n",
     ),
-    plant(
-        "mail/git_identity.py: if git is not None or is_plain:",
-        "mail/git_identity.py",
-        "    if git is None or is_plain:\n",
-        "    if git is not None or is_plain:\n",
-    ),
-    plant(
-        'mcp_server/short_way.py: and tool.decode("latin-1") != params.get("name")',
+    ("mail/git_identity.py", "    if git is None or is_plain:\n", "    if git is not None or is_plain:\n"),
+    (
         "mcp_server/short_way.py",
         '        and tool.decode("latin-1") == params.get("name")\n',
         '        and tool.decode("latin-1") != params.get("name")\n',
     ),
-    plant(
-        "runtime/openai_endpoint.py: verify: ssl.SSLContext | bool = False,",
+    (
         "runtime/openai_endpoint.py",
         "        verify: ssl.SSLContext | bool = True,\n",
         "        verify: ssl.SSLContext | bool = False,\n",
     ),
-    plant(
-        "runtime/agents.py: parallel_tools: bool = False",
-        "runtime/agents.py",
-        "    parallel_tools: bool = True\n",
-        "    parallel_tools: bool = False\n",
-    ),
-    plant(
-        "schedules/firing.py: if known.is_paused:",
-        "schedules/firing.py",
-        "            if not known.is_paused:\n",
-        "            if known.is_paused:\n",
-    ),
-    plant(
-        "services/hooks.py: if actor is None or not judged and not files.notes:",
+    ("runtime/agents.py", "    parallel_tools: bool = True\n", "    parallel_tools: bool = False\n"),
+    ("schedules/firing.py", "            if not known.is_paused:\n", "            if known.is_paused:\n"),
+    (
         "services/hooks.py",
         "    if actor is None and not judged and not files.notes:\n",
         "    if actor is None or not judged and not files.notes:\n",
     ),
-    plant(
-        "services/schedules.py: return any(recipient.read_at is not None for recipient in ...)",
+    (
         "services/schedules.py",
         "        return any(recipient.read_at is None for",
         "        return any(recipient.read_at is not None for",
     ),
-    plant(
-        "stores/outline.py: {log[0]: log[1] for log in logs},",
+    (
         "stores/outline.py",
         "        {log[0]: log[2] for log in logs},\n",
         "        {log[0]: log[1] for log in logs},\n",
     ),
-    plant(
-        "stores/sqlite/engine.py: pass",
-        "stores/sqlite/engine.py",
-        "        self._let_go()\n",
-        "        pass\n",
-    ),
-    plant(
-        "stores/runs/messages.py: if sorted(order) == sorted(by_id):",
+    ("stores/sqlite/engine.py", "        self._let_go()\n", "        pass\n"),
+    (
         "stores/runs/messages.py",
         "        if sorted(order) != sorted(by_id):\n",
         "        if sorted(order) == sorted(by_id):\n",
     ),
-    plant(
-        "stores/runs/dispatches.py: number = self.starts(scope, most)[0] + 2",
+    (
         "stores/runs/dispatches.py",
         "        number = self.starts(scope, most)[0] + 1\n",
         "        number = self.starts(scope, most)[0] + 2\n",
     ),
-    plant(
-        "stores/postgres/connection.py: while False:",
-        "stores/postgres/connection.py",
-        "        while True:\n",
-        "        while False:\n",
-    ),
-    plant(
-        "stores/store.py: if not self.wanted and size < self.wanted:",
+    ("stores/postgres/connection.py", "        while True:\n", "        while False:\n"),
+    (
         "stores/store.py",
         "        if not self.wanted or size < self.wanted:\n",
         "        if not self.wanted and size < self.wanted:\n",
     ),
-    plant(
-        "stores/postgres/writer.py: pass",
-        "stores/postgres/writer.py",
-        "        self._closing.set()\n",
-        "        pass\n",
-    ),
-    plant(
-        "web/run.py: if named == work.run_id:",
+    ("stores/postgres/writer.py", "        self._closing.set()\n", "        pass\n"),
+    (
         "web/run.py",
         "    if named != work.run_id:  # the id in the address was cut, or is that of the run's dispatch\n",
         "    if named == work.run_id:  # the id in the address was cut, or is that of the run's dispatch\n",
     ),
-    plant(
-        'web/reservations.py: if any(mark not in segment for mark in "*?["):',
+    (
         "web/reservations.py",
         '        if any(mark in segment for mark in "*?["):\n',
         '        if any(mark not in segment for mark in "*?["):\n',
     ),
+)
+"""In each file, a text and the text that takes its place."""
+LINES: tuple[Plant, ...] = tuple(
+    plant(f"{file}: {' '.join(fault.split())}", file, text, fault) for file, text, fault in _ROWS
 )

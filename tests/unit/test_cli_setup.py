@@ -3,28 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from cli_room import Done, Run
 from clients_room import Homes
 from table_rows import each_row
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Done]
 
 
 @pytest.fixture

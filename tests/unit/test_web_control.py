@@ -1,6 +1,5 @@
 """People's decisions in the control room, and the same content as JSON."""
 
-import asyncio
 import json
 import re
 from datetime import timedelta
@@ -96,13 +95,8 @@ async def test_what_needs_a_person_is_one_number_at_home_on_the_tab_and_over_the
 
 
 async def test_an_active_run_without_output_for_minutes_says_so(room: WorkRoom):
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act, room.agents.output = held, ["step 1\n"]
+    began, goes_on = room.agents.hold()
+    room.agents.output = ["step 1\n"]
     await room.send("Ada", "Bo")
     await began.wait()
     [work] = await room.operator.works(SLUG)

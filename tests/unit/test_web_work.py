@@ -237,13 +237,7 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
 
 
 async def test_the_end_of_a_server_is_drawn_as_an_interruption_and_not_as_a_failure(room):
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def works(_: object) -> None:
-        begun.set()
-        await goes_on.wait()
-
-    room.agents.act = works
+    begun, goes_on = room.agents.hold()
     await room.send("Ada", "Bo")
     async with asyncio.timeout(PATIENCE):
         await begun.wait()
@@ -703,13 +697,7 @@ async def test_where_agents_prove_themselves_a_person_who_has_logged_in_writes_a
 
 
 async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
-    began, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
+    began, goes_on = room.agents.hold()
     await room.send("Ada", "Ash", subject="May be")
     await room.send("Ada", "Fay", subject="Will fail")
     await room.turn()
@@ -820,13 +808,8 @@ async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
 
 
 async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act, room.agents.output = held, ["\x1b[32mstep 1\x1b[0m\n", "<script>alert(1)</script>\n"]
+    began, goes_on = room.agents.hold()
+    room.agents.output = ["\x1b[32mstep 1\x1b[0m\n", "<script>alert(1)</script>\n"]
     await room.send("Ada", "Bo")
     await began.wait()
     [work] = await room.operator.works(SLUG)

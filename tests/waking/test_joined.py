@@ -276,14 +276,7 @@ async def test_the_end_of_a_run_wakes_whoever_asked_without_a_round(room, fails)
 
 async def test_an_answer_for_an_agent_at_work_is_on_its_thread_when_the_run_has_ended(room):
     await room.people("Ada", "Bo", "Cy", runners=("Ada", "Bo"))
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def act(activation):
-        if activation.agent_id.startswith("Ada"):
-            began.set()
-            await goes_on.wait()
-
-    room.agents.act = act
+    began, goes_on = room.agents.hold("Ada")
     await room.send("Cy", "Ada")
     await began.wait()
     await room.send("Ada", "Bo")
@@ -301,13 +294,7 @@ async def test_an_answer_for_an_agent_at_work_is_on_its_thread_when_the_run_has_
 
 async def test_what_comes_for_an_agent_at_work_waits_on_its_thread_and_is_one_run(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
+    began, goes_on = room.agents.hold()
     await room.send("Ada", "Bo", thread_id="plan")
     await began.wait()
     more = [await room.send("Ada", "Bo", thread_id="plan") for _ in range(5)]
@@ -414,14 +401,7 @@ async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_
 
 async def held_up(room: Room, name: str) -> asyncio.Event:
     """Make an agent begin with a message; return the event that ends its run."""
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def act(activation):
-        if activation.agent_id.startswith(name):
-            began.set()
-            await goes_on.wait()
-
-    room.agents.act = act
+    began, goes_on = room.agents.hold(name)
     await room.send("Ada", name, body="first")
     await asyncio.wait_for(began.wait(), 30)
     return goes_on

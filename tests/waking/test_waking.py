@@ -140,13 +140,7 @@ async def test_nobody_is_woken_by_what_needs_no_reader_any_more(room):
 
 async def test_what_is_read_while_it_waits_for_its_turn_begins_no_run(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
+    began, goes_on = room.agents.hold()
     await room.send("Ada", "Bo", body="one")
     await began.wait()
     second = await room.send("Ada", "Bo", body="two")
@@ -161,13 +155,7 @@ async def test_what_is_read_while_it_waits_for_its_turn_begins_no_run(room):
 
 async def test_a_burst_on_a_thread_is_one_more_run_and_other_threads_have_their_own(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    goes_on, began = asyncio.Event(), asyncio.Event()
-
-    async def held(activation):
-        began.set()
-        await goes_on.wait()
-
-    room.agents.act = held
+    began, goes_on = room.agents.hold()
     first = await room.send("Ada", "Bo", body="w0")
     await began.wait()
     thread = first["deliveries"][0]["payload"]["thread_id"]
