@@ -393,7 +393,9 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_ACTING,
             "kind": Option(help="What to watch: one of these kinds."),
-            "about": Option(help="The agent, the task's number (default: every task), or the files."),
+            "about": Option(
+                help="What to watch of this kind: an agent's name, a task's number (default: every task), or files."
+            ),
             "once": Option(help="End the subscription after its first message."),
         },
     ),
