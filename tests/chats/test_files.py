@@ -73,8 +73,8 @@ async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(ro
     await all_answered(room, gateway, 2)
     assert agent.read == [["the caption"], ["no size said"]]
     assert [file.missing for [file] in agent.got] == [
-        "it has 51 bytes; the limit is 50",
-        "it has 72 bytes; the limit is 50",
+        "the file has 51 bytes; the limit is 50",
+        "the file has 72 bytes; the limit is 50",
     ]
     told = "I could not receive a.png: it has "
     await settled(lambda: sum(text.startswith(told) for text in channel.texts()) == 2, room.hurry(gateway))

@@ -174,7 +174,7 @@ class Commands:
     async def _stop(self, call: CommandCall) -> str | None:
         """End the run of this session.
 
-        A run that waits for a person ends at once, and itself reports that it has ended.
+        A run that waits for a person ends at once, and sends the notice that it has ended itself.
         """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
@@ -562,7 +562,7 @@ class Commands:
     # Parts of the commands.
 
     async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
-        """Return the person's sessions in this chat: that of the command, then those with other agents."""
+        """Return the person's sessions in this chat: the command's own, then those with other agents."""
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
@@ -890,7 +890,7 @@ def _search_line(message: Message) -> str:
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
-    """Return an excerpt of a text that surrounds a word."""
+    """Return an excerpt of a text around a word."""
     at = max(text.casefold().find(word) - most // 3, 0)
     part = text[at : at + most]
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"

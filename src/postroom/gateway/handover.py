@@ -300,7 +300,7 @@ class Handover:
         return True
 
     def _is_of_many(self, source: SessionSource) -> bool:
-        """Return whether several people write in the session, so that messages must name their senders."""
+        """Return whether several people write in the session, so that each message must name its sender."""
         if source.chat_type == "dm":
             return False
         per_user = self._config.group_sessions_per_user
