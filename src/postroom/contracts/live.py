@@ -43,7 +43,7 @@ class LiveRunCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunTarget:
-    """Which active run a command is for, or a listener belongs to; a field that is None matches every value."""
+    """The active run of a command or a listener; a field that is None matches every value."""
 
     thread_id: str
     run_id: str | None = None

@@ -393,9 +393,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_ACTING,
             "kind": Option(help="What to watch: one of these kinds."),
-            "about": Option(
-                help="What to watch of this kind: an agent's name, a task's number (default: every task), or files."
-            ),
+            "about": Option(help="The agent, task or files to watch; without it, every task."),
             "once": Option(help="End the subscription after its first message."),
         },
     ),

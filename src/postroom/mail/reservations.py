@@ -444,8 +444,8 @@ def _own(
 ) -> tuple[list[Reservation], list[str | int]]:
     """Return the agent's active reservations that these paths cover or that have these ids, or all of them.
 
-    Return also the given paths and ids that belong to none of these reservations. A path may be written as an earlier result showed
-    it, even if that form is not allowed for a new pattern.
+    Return also the given paths and ids that belong to none of these reservations. A path may be written as
+    an earlier result showed it, even if that form is not allowed for a new pattern.
 
     Raises:
         UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
