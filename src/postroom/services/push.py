@@ -25,6 +25,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
 from postroom.contracts.questions import Given, QuestionKind, may_answer, person
 from postroom.contracts.quoting import exact, one_line
@@ -39,7 +40,7 @@ from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions
-from postroom.services.questions import MAX_NAME_LENGTH, TAKE_BACK_MS, QuestionService, open_question
+from postroom.services.questions import TAKE_BACK_MS, QuestionService, open_question
 from postroom.services.runs import RunService, owner_of
 from postroom.services.shown import NOTIFICATION, SurfaceRecords
 from postroom.stores.changes import MAIL

@@ -15,6 +15,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.questions import (
     NOBODY,
     Answerer,
@@ -70,8 +71,6 @@ _NAMED: Final = 3
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
-MAX_NAME_LENGTH: Final = 64
-"""Maximum characters of the name of a person who answers."""
 _OPENS_LOOKS: Final = 30
 """How many times a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05

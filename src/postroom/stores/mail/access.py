@@ -2475,7 +2475,7 @@ def _token(row: Row) -> KeptToken:
 
 
 def _entry(project_id: int, seq: int, kind: str, at: int, payload: str, event_id: str) -> ProjectEvent:
-    """Map a row of `project_log.entries`.
+    """Return the event that a row of `project_log.entries` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.
