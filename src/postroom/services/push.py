@@ -91,7 +91,7 @@ class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
     is_closed: bool = False
     """Whether it replaces an earlier notification, and nobody needs to do anything."""
     expires_at: int | None = None
-    """The time after which it is not delivered any more, because the question takes no answer then."""
+    """The time after which it is not delivered, because the question then accepts no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class _Item:
 
 
 class PushState(TypedDict):
-    """What a page needs to know about notifications."""
+    """The state of notifications, as a page needs it."""
 
     key: str
     """The public key of the server, for a browser that subscribes; empty if no push service is permitted."""
     is_on: bool
     """Whether the subscription that the page asked about exists."""
     notices: Sequence[Notice]
-    """What needs the person now, which the page itself shows if its browser cannot be reached."""
+    """What needs the person now; the page shows this itself if its browser cannot be reached."""
 
 
 class PushNotifier:

@@ -510,7 +510,7 @@ def home_of(slug: str) -> str:
 def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
     """Return the runs with questions that have this number, or whose numbers begin with it.
 
-    By a part of its number, only a question that is open or was answered lately is found.
+    By a part of its number, a question is found only while it is open or shortly after its answer.
     """
     if not number:
         return ()
@@ -527,7 +527,7 @@ def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]
 
 
 def _is_starting(tx: Transaction, number: str) -> bool:
-    """Return whether the run of a client's question with this number has not begun to wait yet."""
+    """Return whether the run that asks a client's question with this number is still starting."""
     if not QUESTION_NUMBER.fullmatch(number):
         return False
     statuses = (RunStatus.CREATED, RunStatus.RUNNING)
