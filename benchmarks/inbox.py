@@ -86,7 +86,13 @@ def _measured(folder: Path, questions: int, few: Mapping[str, float]) -> dict[st
         usual = few.get(what, 0.0)
         ratio = used[what] / usual if usual else None
         against = f"{FEW} open: {ms(usual)}" if few else ""
-        table.add(f"{what}: processor time", ms(used[what]), against, ratio, "at most 2.5: counts end at 500")
+        table.add(
+            f"{what}: processor time",
+            ms(used[what]),
+            against,
+            ratio,
+            "at most 4: a page shows at most 50 questions",
+        )
     return used
 
 

@@ -19,6 +19,7 @@ HELD = {
     **{"id": 3, "path": "src/**", "agent": "Bo", "exclusive": True, "reason": "edit", "created_ts": AT},
     **{"expires_ts": "2026-11-21T10:00:00.000Z", "released_ts": None, "release_reason": ""},
 }
+RELEASED = {**HELD, "released_ts": "2026-11-21T09:30:00.000Z", "release_reason": "released"}
 TASK: dict[str, Any] = {
     **{"id": 12, "title": "Light the pier", "state": "claimed", "priority": "high", "assignee": ""},
     **{"holder": "Bo", "epoch": 2, "lease_ends_ts": "2026-11-21T10:00:00.000Z", "paths": ["piers/**"]},
@@ -37,7 +38,9 @@ TASKS = [
     {**TASK, "id": 13, "state": "waiting", "holder": None, "lease_ends_ts": None, "depends_on": [12, 3]},
     {**TASK, "id": 14, "state": "blocked", "holder": None, "lease_ends_ts": None, "reason": "no lamp"},
 ]
+CONFLICTS = [{"path": "src/a.py", "holders": [HELD]}]
 HIT = {name: MESSAGE[name] for name in ("id", "thread_id", "subject", "from", "importance", "topic")}
+HITS = {"hits": [{**HIT, "created_ts": AT, "snippet": "First"}], "next": None, "query": "first"}
 SUMMARY = {
     **{"thread_id": "t-1", "subject": "Hello", "messages": 2, "left_out": 0, "first_ts": AT, "last_ts": AT},
     "participants": [{"name": "Ada", "messages": 2}],
@@ -68,6 +71,7 @@ RUN: dict[str, Any] = {
     **{"agent": "Ada", "state": "at work", "why": "", "until": None, "created_at": "2026-11-26T09:00:00Z"},
     **{"started_at": "2026-11-26T09:00:00Z", "finished_at": None, "output_is_cut": False},
 }
+THREE = [{**HELD, "id": number, "agent": f"A{number}"} for number in (1, 2, 3)]
 TOKENS = [
     {
         **{"name": "ci", "id": "a" * 12, "scopes": ["run"], "project": None, "state": state},

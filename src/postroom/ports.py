@@ -23,14 +23,6 @@ from postroom.stores.store import Transaction
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadState:
-    """The state of a thread: its active run, and the number of its pending messages."""
-
-    active: RunDispatch | None
-    waiting: int
-
-
 class RunEffects:
     """Hooks that write the effects of a run's start and end. A hook that is not overridden does nothing."""
 

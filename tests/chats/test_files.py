@@ -73,10 +73,10 @@ async def test_a_file_over_the_limit_keeps_its_caption_and_its_sender_is_told(ro
     await all_answered(room, gateway, 2)
     assert agent.read == [["the caption"], ["no size said"]]
     assert [file.missing for [file] in agent.got] == [
-        "it has 51 bytes; the limit is 50",
-        "it has 72 bytes; the limit is 50",
+        "the file has 51 bytes; the limit is 50",
+        "the file has 72 bytes; the limit is 50",
     ]
-    told = "I could not receive a.png: it has "
+    told = "I could not receive a.png: the file has "
     await settled(lambda: sum(text.startswith(told) for text in channel.texts()) == 2, room.hurry(gateway))
     assert await room.statuses() == {InboundStatus.DONE: 2}
 

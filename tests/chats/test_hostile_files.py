@@ -146,4 +146,4 @@ async def test_a_transcription_that_never_ends_is_given_up(room, monkeypatch) ->
     assert sorted(channel.texts()) == [f"a.ogg {why}.", "seen"]
     [shown] = eyes.shown
     assert [kind for kind, _ in shown] == ["text", "text"]
-    assert f"cannot be shown to you: it {why}]" in shown[1][1]
+    assert f"cannot be shown to you: the recording {why}]" in shown[1][1]

@@ -224,7 +224,7 @@ async def test_where_no_messages_come_a_reply_is_told_so(room) -> None:
     _, channel = await room.open(Agent())
     await channel.say("/reply 12 Yes")
     await settled(lambda: bool(channel.texts()))
-    assert channel.texts() == ["This chat receives no messages from agents."]
+    assert channel.texts() == ["This chat receives no messages from agents, so there is nothing to reply to."]
 
 
 async def held_back(room, gateway, *, until):

@@ -131,7 +131,7 @@ async def test_what_cannot_be_sent_is_refused_in_a_sentence_that_the_model_reads
     told = answers(model)
     assert all("the file's name cannot be used; use a name such as notes.txt" in one for one in told[:4])
     assert "the file is empty" in told[4]
-    assert "it has 51 bytes; the limit is 50" in told[5]
+    assert "the file has 51 bytes; the limit is 50" in told[5]
     refused = [one for one in told[7:] if "this run has already sent 20 files, the maximum" in one]
     assert len(refused) == 3
     assert len(channel.sent_files) == 20

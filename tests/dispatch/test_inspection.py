@@ -80,7 +80,7 @@ async def test_why_not_of_what_is_paused_superseded_or_given_up(room):
     paused = await mailbox.submit_background(ask())
     await room.acked(paused)
     why = await mailbox.why_not(paused.dispatch_id)
-    assert (why.why, why.text) == (WhyNot.WAITING, "its run waits: its budget is used up")
+    assert (why.why, why.text) == (WhyNot.WAITING, "the run waits: its budget is used up")
     replaced = await mailbox.submit_background(ask("u", delay_ms=1_000))
     await mailbox.interrupt("u")
     why = await mailbox.why_not(replaced.dispatch_id)

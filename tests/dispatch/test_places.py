@@ -66,11 +66,13 @@ async def test_it_is_told_which_server_it_waits_for_and_whether_that_is_up(room)
     mill, gpu = [Leases(room.stores.store, name, {"places": [name]}) for name in ("mill", "gpu")]
     await mill.renew()
     assert mill.holds(f"{SERVER}mill")
-    nobody = "its place is gpu, but no running server has this place; running: mill"
+    nobody = "the run is limited to the place gpu, but no running server has this place; running: mill"
     why = await mailbox.why_not(run.dispatch_id)
     assert (why.why, why.text) == (WhyNot.ELSEWHERE, nobody)
     await gpu.renew()
-    assert (await mailbox.why_not(run.dispatch_id)).text == "its place is gpu, so only gpu can execute it"
+    assert (
+        await mailbox.why_not(run.dispatch_id)
+    ).text == "the run is limited to the place gpu, so only gpu can execute it"
     room.clock.advance(LENGTH + timedelta(milliseconds=1))
     await mill.renew()
     assert (await mailbox.why_not(run.dispatch_id)).text == nobody

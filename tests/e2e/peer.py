@@ -18,7 +18,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 90.0
 Tool = Callable[..., Awaitable[Any]]
 
 

@@ -18,7 +18,7 @@ from e2e.test_lost_stores import postroom, wrote
 pytestmark = pytest.mark.long
 
 PROJECT = {"project_key": "/yard/elephants"}
-OK, PATIENCE = 200, 30.0
+OK = 200
 
 
 def send(server: RunningServer, subject: str) -> str:

@@ -1,7 +1,6 @@
 """Two processes, each with a real MCP client, that meet in one server: what each saw, and the stored data."""
 
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -16,8 +15,8 @@ from machine import PATIENCE
 pytestmark = pytest.mark.long
 
 PEER = Path(__file__).with_name("peer.py")
-SLOWEST_TYPICAL = 0.025
-"""Seconds: Nagle's algorithm together with late acknowledgements makes every call take 0.04."""
+WAITED_FOR = 0.04
+"""Seconds that Nagle's algorithm together with late acknowledgements makes every call take at least."""
 
 
 def play(server: RunningServer, project: str, home: Path, **clients: str) -> dict[str, Any]:
@@ -118,4 +117,4 @@ def test_an_answer_is_sent_at_once_and_does_not_wait_for_an_acknowledgement(serv
             began = time.perf_counter()
             line.tool("health_check")
             took.append(time.perf_counter() - began)
-    assert statistics.median(took) < SLOWEST_TYPICAL
+    assert min(took) < WAITED_FOR / 2

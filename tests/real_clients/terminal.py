@@ -32,19 +32,24 @@ class Terminal:
         It does when it has drawn the text `behind` the line, or else when it stops drawing.
         """
         if behind:
-            self._await_drawn(behind)
+            self.await_drawn(behind)
         else:
             self.await_idle()
         os.write(self._descriptor, text.encode())
         if behind:
-            self._await_drawn(text)
+            self.await_drawn(text)
         self.enter()
 
     def enter(self) -> None:
         """Press Enter: a busy client may take it for a part of the typed text, and send nothing."""
         os.write(self._descriptor, b"\r")
 
-    def _await_drawn(self, text: str) -> None:
+    def press(self, keys: str) -> None:
+        """Press keys that are no text, such as an arrow."""
+        os.write(self._descriptor, keys.encode())
+
+    def await_drawn(self, text: str) -> None:
+        """Wait until the client has drawn a text."""
         bound = Bound(PATIENCE)
         with self._news:
             while text.encode() not in self._drawn:

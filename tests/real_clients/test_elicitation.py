@@ -21,7 +21,9 @@ from mcp.types import ElicitResult
 from e2e.running import RunningServer
 from mail_room import HARBOR
 from real_clients.asked import CallTool, Say
+from real_clients.bench import Bench
 from real_clients.home import PROGRAMS, are_installed
+from real_clients.terminal import at_a_terminal
 
 pytestmark = pytest.mark.long
 
@@ -231,3 +233,35 @@ def test_a_headless_client_is_asked_and_declines_so_that_the_question_stays_open
     assert "decline" in json.dumps(reply) or "cancel" in json.dumps(reply), reply
     [question] = bench.home.postroom("questions", "list")["questions"]
     assert question["question"] == "EUR or USD?"
+
+
+ARROW_DOWN, ESCAPE = "\x1b[B", "\x1b"
+
+
+@pytest.mark.parametrize("client", ["codex"])
+@pytest.mark.parametrize(
+    "keys", [pytest.param(f"{ARROW_DOWN}\r", id="answer"), pytest.param(ESCAPE, id="cancel")]
+)
+def test_a_person_sees_and_answers_the_question_in_codex_s_own_window(
+    client: str, bench: Bench, keys: str
+) -> None:
+    """Codex has its own settings, and calls tools from JavaScript, which its model writes."""
+    bench.set_up("--tools", "full")
+    bench.team()
+    asked = {**ASKED, "project_key": str(bench.home.project)}
+    code = f"text(await tools.mcp__postroom__ask_person({json.dumps(asked)}));"
+    bench.model.script = lambda seen: Say("Done.") if seen.returned else CallTool("exec", {"input": code})
+    with at_a_terminal(bench.home, bench.client.person(bench.home)) as terminal:
+        terminal.type("Ask.", behind=bench.client.drawn)
+        for shown in ("Ada asks: EUR or USD?", "1. EUR", "USD"):
+            terminal.await_drawn(shown)
+        [question] = bench.home.postroom("questions", "list")["questions"]
+        terminal.press(keys)
+        answered = bench.model.wait_for(lambda one: bool(one.returned))
+    told = answered.returned[-1]
+    record = bench.home.postroom("questions", "show", question["number"])
+    if keys == ESCAPE:
+        assert (record["state"], "USD" in told) == ("open", False), told
+    else:
+        assert (record["state"], record["answer"], "USD" in told) == ("answered", "USD", True), told
+        assert record["where"] == "in the window of the client"

@@ -368,7 +368,7 @@ async def test_a_server_far_away_that_was_told_no_way_back_must_answer_at_once(
     "mode, content, why",
     [
         (0o644, SECRET, "can be used by other users"),
-        (0o600, "short", "shorter than 16 characters"),
+        (0o600, "short", "must have at least 16 characters"),
         (0o600, "\n", "contains no secret"),
         (None, "", "cannot be read"),
     ],

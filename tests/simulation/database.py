@@ -19,9 +19,9 @@ from typing import Any
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.sqlite.connection import SqliteTransaction
-from postroom.stores.sqlite.inline import InlineDatabase
 from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
+from simulation.inline import InlineDatabase
 from simulation.loop import Process, ProcessClock, SimulatedLoop
 from simulation.mail import furnish
 from simulation.plan import Fault

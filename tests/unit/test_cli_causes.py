@@ -81,7 +81,7 @@ def test_a_file_in_the_place_of_the_folder_of_backups_is_told(
         assert main(words.split()) == 78
         said = "".join(capsys.readouterr())
         assert f"{data / 'backups'} is a file instead of a folder" in said
-        assert "remedy: move it away" in said
+        assert "remedy: move the file to another folder" in said
     assert main(["doctor"]) == 1
     assert f"failed  backups: {data / 'backups'} is a file instead of a folder" in capsys.readouterr().out
     assert (data / "backups").read_text() == "mine"

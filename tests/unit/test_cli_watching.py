@@ -155,6 +155,30 @@ def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
     assert not fake.seen
 
 
+@pytest.mark.parametrize("by", ["", "  ", "x" * 65], ids=["empty", "spaces", "long"])
+@pytest.mark.parametrize("words", [("answer", "4f2a", "yes"), ("answer",), ("snooze", "4f2a", "1h")], ids=str)
+def test_a_name_that_is_none_is_refused_before_anything_is_sent(
+    fake: FakePostroom, run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], by: str
+) -> None:
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION]}
+    if words == ("answer",):
+        at_a_terminal(monkeypatch, "yes", "")
+    done = run("questions", *words, "--by", by)
+    assert (done.code, "the name in --by" in done.err, "leave out --by" in done.err) == (2, True, True)
+    assert [one for one in fake.seen if one.method == "POST"] == []
+
+
+def test_a_plain_yes_is_understood_at_a_terminal(
+    fake: FakePostroom, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION]}
+    given: list[Any] = []
+    fake.admin["POST", "/admin/questions"] = lambda seen: given.append(seen.body["answer"]) or seen.body
+    at_a_terminal(monkeypatch, "Yes?", "Yes, please.", "")
+    assert "'yes?' is not an answer" in run("questions", "answer", "--by", "Kim").out
+    assert given == ["yes, please."]
+
+
 def test_lists_show_what_a_yes_permits(fake: FakePostroom, run: Run) -> None:
     fake.admin["GET", "/admin/questions"] = lambda _: {
         "questions": [{**QUESTION, "action": "DROP\nTABLE\u202e a"}]

@@ -78,7 +78,7 @@ def test_hooks_that_the_client_does_not_run_are_told_with_its_word_for_why(
         ((), "found no answer to initialize, because the program ended"),
         (("garbage",), "Expecting value"),
         ((GREETING, {"id": 1, "error": {"message": "unknown method"}}), "Codex 0.169.0 did not say"),
-        (listed(hook("trusted", command="mine")), "expected them in its answer to hooks/list"),
+        (listed(hook("trusted", command="mine")), "expected the hooks in its answer to hooks/list"),
         ((GREETING, {"id": 1, "result": {"data": [{"hooks": [{"command": 3}]}]}}), "0.169.0"),
     ],
 )

@@ -22,7 +22,7 @@ import pytest
 from fake_postroom import FakePostroom, Seen
 from machine import PATIENCE
 from mail_room import Room, a_room
-from postroom.cli import hook
+from postroom.cli import hook, hook_wire
 from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, Look
 from postroom.contracts.clients import EVENTS
 from postroom.contracts.waking import FileView, agent_of_viewer, viewer
@@ -141,8 +141,9 @@ Make = Callable[..., Awaitable[Team]]
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
-    """Give what makes a team, once, in a repository or in a folder of it."""
+def make(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Give what makes a team, once, in a repository or in a folder of it; its hooks wait as long as it takes."""
+    monkeypatch.setitem(hook_wire.ask.__kwdefaults__, "budget", PATIENCE)
     store = SqliteStore.in_memory(clock)
     with FakePostroom() as fake:
 

@@ -338,7 +338,7 @@ async def test_what_was_given_up_is_tried_again_behind_an_open_question(room):
     again = await room.mailbox.replay_dead_letter(dead.dispatch_id)
     await room.turn()
     assert (await room.mailbox.why_not(again.dispatch_id)).text.startswith(
-        f"run {asked.run_id} of its thread"
+        f"run {asked.run_id} of the same thread"
     )
     assert (await waiting(room)) == asked
     assert len(room.agents.prompts) == 1
@@ -453,7 +453,7 @@ async def test_what_is_tried_again_while_a_run_is_at_work_waits_behind_the_quest
     assert (await waiting(room)) == asked
     assert len(room.agents.prompts) == 1
     why = await room.mailbox.why_not(tried[0].dispatch_id)
-    assert why.text.startswith(f"run {asked.run_id} of its thread has an open question since ")
+    assert why.text.startswith(f"run {asked.run_id} of the same thread has an open question since ")
     await answered(room, asked)
     room.clock.advance(timedelta(hours=1))
     await room.mailbox.poll()

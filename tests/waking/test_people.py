@@ -168,7 +168,7 @@ async def test_whoever_wrote_a_message_that_no_chat_shows_is_told_once(room, car
     if carrier.carried:
         await boxes.lost(carrier.carried[0][0], "the bot was blocked")
         await boxes.lost(carrier.carried[0][0], "the bot was blocked")
-    why = "the bot was blocked" if chat == "telegram/77" else "this server has no channel for slack/C1 here"
+    why = "the bot was blocked" if chat == "telegram/77" else "this server has no channel for slack/C1"
     told = await status(room, sent)
     assert (told["state"], told["failure"]) == ("failed", why)
     [(sender, body)] = await room.texts("Ada")

@@ -19,7 +19,6 @@ from postroom.mail.waking.prompts import DECISION, agent_of
 from postroom.ports import RunControl
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.services.calls import Calls
-from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 
 _INTRODUCTION: Final = (
@@ -75,8 +74,10 @@ class ModelAgents(AgentRuntime):
         if not isinstance(runner, ModelRunner):
             raise InvalidRunner(f"the runner of {agent_id!r} does not use a model", value=runner.kind.value)
         name, _, slug = agent_id.partition("@")
-        row_id = await self._store.read(lambda tx: _row_id(tx, slug, name))
-        caller = Caller(agent_id=row_id)
+        addressed = await self._store.read(lambda tx: tx.agent_addressed(slug, name))
+        if addressed is None:
+            raise RunnerNotFound(f"there is no agent {agent_id}", value=agent_id)
+        caller = Caller(agent_id=addressed.agent.id)
         introduction = _INTRODUCTION.format(name=one_line(name), project=one_line(slug))
         spec = AgentSpec(
             model=runner.model,
@@ -137,14 +138,6 @@ async def _request_as_seen(activation: RunActivation) -> RunActivation:
     seen = run.input.trigger_message_ids if run is not None and run.steps and run.input is not None else ()
     only = frozenset({*seen, *(message.id for message in messages if message.id)})
     return replace(activation, control=replace(control, only=only))
-
-
-def _row_id(tx: MailReads, slug: str, name: str) -> int:
-    project = tx.project(slug)
-    agent = None if project is None else tx.agent(project.id, name)
-    if agent is None:
-        raise RunnerNotFound(f"there is no agent {name}@{slug}", value=f"{name}@{slug}")
-    return agent.id
 
 
 def secret_named(name: str, environment: Mapping[str, str]) -> str:

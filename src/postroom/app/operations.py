@@ -658,7 +658,8 @@ class SnoozeQuestion(Command, frozen=True):
 
     number: _QuestionNumber
     seconds: Annotated[
-        _Span, Meta(description="0 shows the question again at once; otherwise from 1 second to 90 days")
+        float,
+        Meta(ge=0, description="0 shows the question again at once; otherwise from 1 second to 90 days"),
     ]
     by: Annotated[str, Meta(max_length=64, description="the name of the person who snoozes")] | None = None
 
@@ -693,8 +694,9 @@ async def snooze_question(
 ) -> SnoozedQuestion:
     """Snooze a question."""
     if seconds and not 1 <= seconds <= _MAX_SNOOZE:
+        span = f"{seconds:g} seconds" if seconds < 1 else f"{seconds / 86_400:,.10g} days"
         raise InvalidArgument(
-            f"a question can be snoozed for 1 second to 90 days, not for {seconds:,.15g} seconds",
+            f"a question can be snoozed for 1 second to 90 days, not for {span}",
             value=seconds,
             remedy="choose a time within these limits, or 0 to end the snooze; to close the question, answer "
             "it or cancel its run",

@@ -267,8 +267,8 @@ class Retention:
     async def files(self) -> int:
         """Delete files that were unreferenced for a week; return how many were deleted.
 
-        A file is also unreferenced while its message in a channel waits for a run, so a run has a week to
-        start.
+        While a chat message waits for its run, nothing refers to its files yet. The week gives the run
+        time to start.
 
         Raises:
             StoreError: The store failed; completed deletions stay.

@@ -67,7 +67,7 @@ def load_or_make_token(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
-    """Return the error for a token file that can be neither read nor created, with its owner."""
+    """Return the error for a token file that can be neither read nor created; it names the file's owner."""
     text = f"the token file {path} cannot be read or created"
     value = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
     if value is None:

@@ -202,7 +202,7 @@ def add(  # noqa: PLR0913 - the options of the command
         bool, typer.Option("--no-plugin", help="Write settings even for clients that would use a plugin.")
     ] = False,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Skip the test call through the new settings.")
+        bool, typer.Option("--no-verify", help="Do not test the new settings with a call to the server.")
     ] = False,
     skill: Annotated[
         bool | None,

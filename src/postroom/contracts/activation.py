@@ -92,7 +92,7 @@ Strategy = BusyPolicy
 
 
 class Recovery(StrEnum):
-    """The start of an execution: the first one, one from the last checkpoint, or one from the beginning."""
+    """How an execution starts: for the first time, from the last checkpoint, or again from the beginning."""
 
     START = "start"
     RESUME = "resume"

@@ -13,7 +13,7 @@ NAME: Final = "postroom"
 COMMANDS: Final = "postroom-cli"
 """The `User-Agent` of our own commands."""
 CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
-"""Without this, Claude Code defers the tools of an MCP server to its tool search."""
+"""The setting without which Claude Code hides the tools of an MCP server behind its tool search."""
 CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
 """Without this setting, Codex hides the tools of an MCP server behind its tool search.
 

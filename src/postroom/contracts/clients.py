@@ -70,12 +70,13 @@ CLIENT_HEADER = "Postroom-Client"
 WAKING = ("claude", "codex", "copilot")
 """The clients in which a waiting process can start a turn of an idle session."""
 WAIT = "wait"
-"""The first question of a waiting hook: whether mail has arrived for an idle session."""
+"""The first call of a waiting hook: it asks whether mail has arrived for an idle session."""
 WAKE = "wake"
-"""The second question of a waiting hook: the line that starts the turn."""
+"""The second call of a waiting hook: it asks for the text that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""The modes of the checks: a failed check only adds a note, or it stops the action, or no checks are made."""
+"""What hooks do after a failed check: add a note (warn), stop the action (block); off means no check.
+"""
 
 
 def unchecked(why: str) -> str:

@@ -65,7 +65,7 @@ class PostroomError(Exception):
     retryable: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
     branch: ClassVar[str] = "error"
-    """The kind of failure in two words; the text of `describe()` begins with it."""
+    """The kind of failure in two words, with which the text of `describe()` begins."""
     is_told: bool = False
     """Whether a log line has already reported this error, so that it is not reported again."""
 
@@ -532,7 +532,7 @@ class MailboxForked(StateError):
 
 
 class LifecycleBusy(StateError):
-    """The lifecycle is just being started or stopped."""
+    """The lifecycle of the mailbox is being started or stopped at the moment."""
 
     code = "lifecycle_busy"
     retryable = True

@@ -43,7 +43,7 @@ class Lease:
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
-    """Return False: without information about other servers, callers wait until the leases expire."""
+    """Return False: nothing is known about other servers, so callers wait until leases expire."""
     return False
 
 

@@ -43,7 +43,7 @@ class LiveRunCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunTarget:
-    """The address of a command; a field that is None, in the command or the listener, matches anything."""
+    """The active run of a command or a listener; a field that is None matches every value."""
 
     thread_id: str
     run_id: str | None = None

@@ -1,9 +1,11 @@
-"""Reads yes and no as people write them. It imports nothing heavy, so that commands can use it."""
+"""Yes and no as people write them, and their names. It imports nothing heavy, so that commands can use it."""
 
 import re
 from typing import Final
 from unicodedata import normalize
 
+MAX_NAME_LENGTH: Final = 64
+"""Maximum characters of the name of a person who answers."""
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
 )

@@ -320,7 +320,7 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return the amounts that an execution, or one of its steps, adds to the scopes that are counted.
+        """Return what an execution, or one of its steps, spends in each scope that has a budget.
 
         If no budget limits costs, costs are not counted.
         """

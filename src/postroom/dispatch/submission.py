@@ -377,7 +377,7 @@ class Prepared(Record, frozen=True, kw_only=True):
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the thread's open run, or else its latest run, if it waits for input; otherwise None."""
+    """Return the thread's open or latest run if that run waits for input; otherwise None."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):

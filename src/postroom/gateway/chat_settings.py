@@ -1,4 +1,6 @@
-"""`/set`: people change the settings of a chat in the chat itself. `gateway.toml` contains the defaults.
+"""The command `/set`, with which people change the settings of a chat in the chat itself.
+
+`gateway.toml` contains the defaults.
 
 busy, reset, model, instructions, voice ─▶ of the session: in a group each person's with each agent
 quiet                                   ─▶ of the chat, for everybody

@@ -14,7 +14,7 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
-from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     IllegalTransition,
@@ -51,7 +51,7 @@ from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, rea
 from postroom.gateway.replies import closed_card, thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MAX_HIDDEN, Sessions
-from postroom.ports import ChatDelivery, ThreadState
+from postroom.ports import ChatDelivery
 from postroom.stores.runs.ports import ThreadStore
 
 if TYPE_CHECKING:
@@ -127,12 +127,12 @@ class Commands:
         return help_text(lambda command: self.may_use(command, call.source), call.words)
 
     async def _status(self, call: CommandCall) -> str:
-        session, state = await self._with_state(call)
-        active = state.active
+        session, active = await self._with_active(call)
+        waiting = await self._handover.count_waiting(session.thread_id)
         lines = [
             f"Conversation: {session.title or 'untitled'}",
             f"Active: {'yes' if active is not None else 'no'}",
-            f"Waiting: {state.waiting}",
+            f"Waiting: {waiting}",
             f"While busy: {self._handover.busy_mode(session, call.source).value}",
         ]
         if active is not None and active.status is RunDispatchStatus.QUEUED:
@@ -174,7 +174,7 @@ class Commands:
     async def _stop(self, call: CommandCall) -> str | None:
         """End the run of this session.
 
-        A run that waits for a person ends at once, and itself reports that it has ended.
+        A run that waits for a person ends at once, and sends the notice that it has ended itself.
         """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
@@ -325,8 +325,8 @@ class Commands:
 
     async def _undo(self, call: CommandCall) -> str:
         number = int(call.words or 1)
-        session, state = await self._with_state(call)
-        if state.active is not None:
+        session, active = await self._with_active(call)
+        if active is not None:
             return wording.AT_WORK
         shown = await self._shown_runs(session)
         gone = shown[-number:]
@@ -337,8 +337,8 @@ class Commands:
         return f"Removed the last {len(gone)} exchanges." if len(gone) > 1 else "Removed the last exchange."
 
     async def _retry(self, call: CommandCall) -> str | None:
-        session, state = await self._with_state(call)
-        if state.active is not None:
+        session, active = await self._with_active(call)
+        if active is not None:
             return wording.AT_WORK
         shown = await self._shown_runs(session)
         if not shown:
@@ -562,16 +562,16 @@ class Commands:
     # Parts of the commands.
 
     async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
-        """Return the person's sessions in this chat: that of the command, then those with other agents."""
+        """Return the person's sessions in this chat: the command's own, then those with other agents."""
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
         sessions = [await self._sessions.load(key) for key in keys if key != call.key]
         return [session, *(session for session in sessions if session is not None)]
 
-    async def _with_state(self, call: CommandCall) -> tuple[ChatSession, ThreadState]:
+    async def _with_active(self, call: CommandCall) -> tuple[ChatSession, RunDispatch | None]:
         session, _ = await self._sessions.of(call.key, call.source)
-        return session, await self._handover.state(session.thread_id)
+        return session, await self._handover.active(session.thread_id)
 
     async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
         """Return the runs that can be undone among the newest 200 of the conversation, oldest first."""
@@ -890,7 +890,7 @@ def _search_line(message: Message) -> str:
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
-    """Return an excerpt of a text that surrounds a word."""
+    """Return an excerpt of a text around a word."""
     at = max(text.casefold().find(word) - most // 3, 0)
     part = text[at : at + most]
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"

@@ -160,9 +160,15 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     reactions: bool | None = None
     """Whether messages that will be answered get a "seen" reaction. If None, only those in groups get it."""
     busy: Mode | None = None
-    """What a busy session does with another message. None means as in [gateway]. A chat's own rule wins."""
+    """What a busy session does with another message.
+
+    None means that the policy in [gateway] applies. A chat's own rule wins.
+    """
     reset: SessionResetPolicy | None = None
-    """The reset policy of the platform's sessions. None means as in [gateway]. A chat's own rule wins."""
+    """The reset policy of the platform's sessions.
+
+    None means that the policy in [gateway] applies. A chat's own rule wins.
+    """
     chats: Mapping[Line, ChatRules] = {}
     """The rules of individual chats, keyed by the platform's chat id."""
 

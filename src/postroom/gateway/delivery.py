@@ -47,7 +47,7 @@ from postroom.stores.store import Joined, Transaction
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
 _TEXT = 1
-"""The number of the first step. A reply is sent in steps: first its text, then each of its files."""
+"""The step number of a reply's text. A reply is sent in steps: first its text, then each of its files."""
 _LOOKED_AGAIN_MS = 300_000
 """How often quiet hours are checked for changes."""
 
@@ -94,7 +94,7 @@ class OutgoingMessage:
     is_under_way: bool = False
     """Whether a part is being sent.
 
-    If this is still set at the next attempt, it is unknown whether the part was sent.
+    If the flag is still set at the next attempt, it is unknown whether the part was sent.
     """
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
@@ -217,7 +217,7 @@ class Delivery:
         """Returns the voice message that follows a reply, if the chat wants spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """From now on, deliver messages only for these bots."""
+        """Deliver messages only for these bots from now on."""
         # A server that has not connected a bot does not know the bot's account, so it leaves the bot's
         # messages to others.
         self._adapters = {
@@ -236,7 +236,7 @@ class Delivery:
         return target_name(source.platform.value, source.account) in self._adapters
 
     def serves(self, target: str) -> bool:
-        """Return whether the bot of this outbox target is connected in this process."""
+        """Return whether this process is connected to the bot of this outbox target."""
         adapter = self._adapters.get(target)
         return adapter is not None and adapter.is_ours()
 

@@ -28,7 +28,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A draft as the chat shows it.
+    """A version of a draft that a chat shows.
 
     `end` is the length of the part of the answer that is shown. `is_full` is true if no more text fits.
     """
@@ -59,7 +59,7 @@ class Draft:
         self._thoughts: list[str] = []
         self._length = 0
         self._looked_at = 0
-        """The length of the answer when the last version was drawn."""
+        """The length of the answer when the last version of the draft was shown."""
         self._shown: Look | None = None
         self._under_way: Look | None = None
         self._next_look = 0
@@ -76,7 +76,7 @@ class Draft:
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Record that the chat already shows a draft left by another process."""
+        """Record that the chat already shows a draft, which another process has left."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:

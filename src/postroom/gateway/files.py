@@ -53,12 +53,12 @@ _LOG = get_logger(__name__)
 MAX_TRANSCRIPT_LENGTH = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""The attempt of a run that no longer waits for an unavailable file.
+"""The number of the attempt that no longer waits for an unavailable file.
 
 Earlier attempts fail and are retried.
 """
 _TRIES_UNCONNECTED = 12
-"""The same number if the channel of the file is not connected now.
+"""The same number for a file whose channel is not connected at the moment.
 
 The last attempt continues without the file.
 """
@@ -286,7 +286,7 @@ class FilesOfRun(RunFiles):
         return record
 
     def _tries(self) -> int:
-        """Return the attempt that continues without a file that cannot be fetched now; see `_TRIES`."""
+        """Return the number of the attempt that continues without an unavailable file; see `_TRIES`."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES

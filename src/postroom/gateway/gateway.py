@@ -359,7 +359,7 @@ class Gateway:
             self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
-        """Connect a channel. After startup, attempts stop only if a credential is refused."""
+        """Connect a channel. After the start, only a refused credential ends the attempts to connect."""
         async with self._connecting:
             if self._is_ours(adapter):
                 # Pass the newest stored message of each chat to the adapter.

@@ -46,7 +46,6 @@ from postroom.gateway.group_talk import EARLIER, with_earlier
 from postroom.gateway.replies import how_to_answer, question_of
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
-from postroom.ports import ThreadState
 from postroom.stores.chats.intake_log import checked_draft
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
@@ -236,10 +235,9 @@ class Handover:
         )
         return caller_request.as_data().get("caller")
 
-    async def state(self, thread_id: str) -> ThreadState:
-        """Return how busy a thread is."""
-        active = await self.active(thread_id)
-        return ThreadState(active=active, waiting=len(await self._run_queue.pending(thread_id)))
+    async def count_waiting(self, thread_id: str) -> int:
+        """Return the number of messages that wait on a thread."""
+        return len(await self._run_queue.pending(thread_id))
 
     async def active(self, thread_id: str) -> RunDispatch | None:
         """Return the active dispatch of a thread, or the next one."""
@@ -300,7 +298,7 @@ class Handover:
         return True
 
     def _is_of_many(self, source: SessionSource) -> bool:
-        """Return whether several people write in the session, so that messages must name their senders."""
+        """Return whether several people write in the session, so that each message must name its sender."""
         if source.chat_type == "dm":
             return False
         per_user = self._config.group_sessions_per_user

@@ -21,7 +21,7 @@ from postroom.gateway.sessions import Sessions
 from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
-"""The prefix that is hashed together with each link code.
+"""A text that is hashed together with each link code.
 
 Pairing codes are hashed together with the name of their platform instead.
 """

@@ -20,7 +20,7 @@ class InboundCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the states add up to the number of accepted messages, which shows that none is lost."""
+        """Whether the numbers of all states add up to the accepted messages, so that none is lost."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 

@@ -50,7 +50,7 @@ class _Scope:
     ended: deque[int] = field(default_factory=deque)
     """The times at which the calls that still count ended, oldest first."""
     line: dict[Hashable, int] = field(default_factory=dict)
-    """The waiting callers in order, each with the time until which its place is kept."""
+    """The waiting callers in order, each with the time until which its place in the queue is kept."""
     quiet: tuple[int, int] = (0, 0)
     """The beginning and end of a pause that the platform has requested."""
 
@@ -76,7 +76,7 @@ class _Scope:
         return max(slots[ahead % most] + per_ms * (ahead // most + 1) - now, quiet + ahead // most * per_ms)
 
     def has_half(self, now: int) -> bool:
-        """Return whether no call waits and half of the limit is unused."""
+        """Return whether no call waits and at most half of the limit is used."""
         self._drop_places(now)
         used = self.used(now)
         return not self.line and (self.rate is None or 2 * len(used) <= self.rate.most - 1)

@@ -202,7 +202,7 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
 
 
 def listed_question(one: Question, *, is_whole: bool = False) -> str:
-    """Return a question as text; unless `is_whole`, a long action and a long text are cut."""
+    """Return a question as text. Unless `is_whole`, a long action and a long text are cut."""
     wanted, text, permits = one.asked, one.text, one.asked.permits
     if not is_whole and len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}…"

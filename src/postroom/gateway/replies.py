@@ -135,7 +135,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def says_where(self) -> bool:
-        """Whether the destination is already known, so that it need not be looked up."""
+        """Whether the reply contains its destination, so that it need not be looked up."""
         has_ids = bool(self.answers) or not self.inbound_ids
         is_whole = self.source is not None and has_ids and not self.leaves_files
         return is_whole and self.kind is not ReplyKind.QUESTION
@@ -228,7 +228,7 @@ def is_chat(thread_id: str) -> bool:
 
 
 def has_waiting_caller(target: str) -> bool:
-    """Return whether each message to this target answers a caller who may be waiting for it."""
+    """Return whether a caller may be waiting for the answers that go to this target."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 

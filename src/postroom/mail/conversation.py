@@ -3,12 +3,12 @@
 A message is stored in the project of its sender. Blind copies do not make a message visible here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from postroom.contracts.mail import Message, Project, Recipient, ThreadParticipant
 from postroom.contracts.records import replace
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
+from postroom.stores.mail.access import ProjectReads, RecordReads
 
 FEW = 20
 """Maximum number of other projects whose messages on a thread are read.
@@ -40,14 +40,6 @@ def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
     if not message.ack_required or message.recalled_at is not None:
         return 0
     return sum(recipient.acked_at is None for recipient in recipients)
-
-
-def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:
-    """Return messages from people to a project; `newest` returns the last messages of a project, by id."""
-    people = reads.project(PEOPLE_KEY)
-    if people is None or people.id == project.id:
-        return []
-    return here(reads, project, newest(people.id))
 
 
 class Conversation:

@@ -393,7 +393,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_ACTING,
             "kind": Option(help="What to watch: one of these kinds."),
-            "about": Option(help="The agent, the task's number (default: every task), or the files."),
+            "about": Option(help="The agent, task or files to watch; without it, every task."),
             "once": Option(help="End the subscription after its first message."),
         },
     ),

@@ -43,7 +43,8 @@ async def name_person(
     """
     await mail.call("ensure_project", {"human_key": PEOPLE_KEY}, caller=_OPERATOR)
     who = {"project_key": PEOPLE_SLUG}
-    if await mail.store.read(lambda tx: _is_retired(tx, name)):
+    former = await mail.store.read(lambda tx: tx.agent_addressed(PEOPLE_KEY, name))
+    if former is not None and former.agent.retired_at is not None:
         await mail.call("unretire_agent", {**who, "agent_name": name}, caller=_OPERATOR)
     made = {**who, "name": name, "program": program, "model": "none"}
     view = await mail.call("register_agent", made, caller=_OPERATOR)
@@ -58,15 +59,8 @@ def visitor_of(chat: ChatAddress) -> str:
 
 def is_named(tx: MailReads, name: str) -> bool:
     """Return whether the operator has added this person and has not removed them since."""
-    project = tx.project(PEOPLE_KEY)
-    known_agent = None if project is None else tx.agent(project.id, name)
-    return known_agent is not None and known_agent.retired_at is None and known_agent.program != VISITOR
-
-
-def _is_retired(tx: MailReads, name: str) -> bool:
-    project = tx.project(PEOPLE_KEY)
-    known_agent = None if project is None else tx.agent(project.id, name)
-    return known_agent is not None and known_agent.retired_at is not None
+    known = tx.agent_addressed(PEOPLE_KEY, name)
+    return known is not None and known.agent.retired_at is None and known.agent.program != VISITOR
 
 
 _SERVER = Caller(postroom=True)

@@ -56,7 +56,7 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Group the records that pairs link directly or indirectly, and return the groups, oldest first."""
+    """Group records so that both records of each pair are in one group; return the groups, oldest first."""
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
         ns, other = groups.get(first.id, [first]), groups.get(second.id, [second])
@@ -444,8 +444,8 @@ def _own(
 ) -> tuple[list[Reservation], list[str | int]]:
     """Return the agent's active reservations that these paths cover or that have these ids, or all of them.
 
-    Return also the paths and ids that name none of them. A path may be written as an earlier result showed
-    it, even if that form is not allowed for a new pattern.
+    Return also the given paths and ids that belong to none of these reservations. A path may be written as
+    an earlier result showed it, even if that form is not allowed for a new pattern.
 
     Raises:
         UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.

@@ -260,7 +260,8 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
     match = _GENERATED_THREAD.fullmatch(thread_id or "")
     if match and len(match[1]) <= _ID_DIGITS and context.tx.message(int(match[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} would belong to message {match[1]}, which does not exist yet",
+            f"thread id {thread_id!r} is reserved for the thread of message {match[1]}, which does not "
+            "exist yet",
             value=thread_id,
             remedy="use another id, or leave out `thread_id` to start a thread",
         )

@@ -17,11 +17,12 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.types import Tool, ToolAnnotations
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.tokens import ADMIN
 from postroom.mail.context import Caller
 from postroom.mail.waking.open_questions import IN_WINDOW
 from postroom.mcp_server.answers import ToolAnswer, as_json, refused
-from postroom.services.questions import MAX_NAME_LENGTH, QuestionService
+from postroom.services.questions import QuestionService
 
 EXTENSION: Final = "io.modelcontextprotocol/ui"
 MIME_TYPE: Final = "text/html;profile=mcp-app"

@@ -102,7 +102,8 @@ async def suggested(
 ) -> list[str]:
     """Return suggestions that begin with a given text: projects, agents, or the newest threads.
 
-    `known` contains the parts before it. There are no suggestions for the ids of messages and files.
+    `known` contains the values of the template's earlier parts. There are no
+    suggestions for the ids of messages and files.
 
     Raises:
         InvalidArgument: No kind of resource has this template, or the template has no such part.

@@ -154,7 +154,7 @@ MergeView = TypedDict(
         "refusals": list[str],
     },
 )
-"""What a merge of two projects moves, and the reasons that prevent it."""
+"""The records that a merge of two projects moves, and the reasons that prevent the merge."""
 
 
 class PrunedProject(TypedDict):

@@ -62,7 +62,7 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions that were logged out before they expired; no server accepts them any more."""
+    """Sessions that were logged out before they expired, and that no server accepts."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store

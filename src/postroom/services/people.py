@@ -51,14 +51,14 @@ class PeopleService:
         `removed` is false if there was no such person. `answers` is true if a rule still routes chats to
         them. In those chats, people then get a notice that nobody answers.
         """
-        known_value = await self._mail.store.read(lambda tx: _active(tx, name))
-        if known_value is None:
+        person = await self._mail.store.read(lambda tx: tx.agent_addressed(PEOPLE_KEY, name))
+        if person is None or person.agent.retired_at is not None:
             return {"removed": False, "answers": False}
-        await self._mail.set_chat_address(PEOPLE_SLUG, known_value, None)
-        await self._mail.call(
-            "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": known_value}, caller=_POSTROOM
-        )
-        return {"removed": True, "answers": self._answers(f"{HUMAN}{known_value}")}
+        name = person.agent.name
+        await self._mail.set_chat_address(PEOPLE_SLUG, name, None)
+        arguments = {"project_key": PEOPLE_SLUG, "agent_name": name}
+        await self._mail.call("retire_agent", arguments, caller=_POSTROOM)
+        return {"removed": True, "answers": self._answers(f"{HUMAN}{name}")}
 
     async def everybody(self) -> Sequence[PersonView]:
         """Return all people, in the order in which they were added."""
@@ -86,12 +86,6 @@ def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int, bool]]
         (person.name, tx.chat_address(person.id), tx.unread_count(person.id), person.program == VISITOR)
         for person in people
     ]
-
-
-def _active(tx: MailReads, name: str) -> str | None:
-    project = tx.project(PEOPLE_KEY)
-    known_agent = None if project is None else tx.agent(project.id, name)
-    return None if known_agent is None or known_agent.retired_at is not None else known_agent.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
 from postroom.contracts.questions import Given, QuestionKind, may_answer, person
 from postroom.contracts.quoting import exact, one_line
@@ -39,7 +40,7 @@ from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions
-from postroom.services.questions import MAX_NAME_LENGTH, TAKE_BACK_MS, QuestionService, open_question
+from postroom.services.questions import TAKE_BACK_MS, QuestionService, open_question
 from postroom.services.runs import RunService, owner_of
 from postroom.services.shown import NOTIFICATION, SurfaceRecords
 from postroom.stores.changes import MAIL
@@ -90,7 +91,7 @@ class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
     is_closed: bool = False
     """Whether it replaces an earlier notification, and nobody needs to do anything."""
     expires_at: int | None = None
-    """The time after which it is not delivered any more, because the question takes no answer then."""
+    """The time after which it is not delivered, because the question then accepts no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,14 @@ class _Item:
 
 
 class PushState(TypedDict):
-    """What a page needs to know about notifications."""
+    """The state of notifications, as a page needs it."""
 
     key: str
     """The public key of the server, for a browser that subscribes; empty if no push service is permitted."""
     is_on: bool
     """Whether the subscription that the page asked about exists."""
     notices: Sequence[Notice]
-    """What needs the person now, which the page itself shows if its browser cannot be reached."""
+    """What needs the person now; the page shows this itself if its browser cannot be reached."""
 
 
 class PushNotifier:

@@ -15,6 +15,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.questions import (
     NOBODY,
     Answerer,
@@ -70,8 +71,6 @@ _NAMED: Final = 3
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
-MAX_NAME_LENGTH: Final = 64
-"""Maximum characters of the name of a person who answers."""
 _OPENS_LOOKS: Final = 30
 """How many times a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
@@ -511,7 +510,7 @@ def home_of(slug: str) -> str:
 def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
     """Return the runs with questions that have this number, or whose numbers begin with it.
 
-    By a part of its number, only a question that is open or was answered lately is found.
+    By a part of its number, a question is found only while it is open or shortly after its answer.
     """
     if not number:
         return ()
@@ -528,7 +527,7 @@ def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]
 
 
 def _is_starting(tx: Transaction, number: str) -> bool:
-    """Return whether the run of a client's question with this number has not begun to wait yet."""
+    """Return whether the run that asks a client's question with this number is still starting."""
     if not QUESTION_NUMBER.fullmatch(number):
         return False
     statuses = (RunStatus.CREATED, RunStatus.RUNNING)

@@ -42,7 +42,7 @@ CAN_TAKE_BACK: Final = (PAGES, NOTIFICATION)
 """The surfaces whose answers can be withdrawn for some seconds before the agent gets them."""
 _WRITER: Final = "questions"
 _REMEMBERED: Final = 10_000
-"""How many places a process remembers, so that it does not look for their events again."""
+"""Maximum number of places that a process remembers, so that it need not search their events again."""
 _MOST_SHOWN: Final = 100
 """Maximum number of events of a run that are read."""
 

@@ -1,4 +1,4 @@
-"""Sends notifications (hints) on topics to listeners in this process, from any thread.
+"""Notifies listeners in this process, from any thread, that something about a topic may have changed.
 
 A lost notification causes only a delay, never an error, because each listener also checks at intervals.
 """

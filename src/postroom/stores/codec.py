@@ -172,7 +172,7 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
 
 
 def kept(text: str | None) -> str | None:
-    """Escape U+0000 in free text, because PostgreSQL refuses it."""
+    """Replace U+0000 in free text by an escape sequence, because PostgreSQL refuses the character."""
     if text is None or ("\0" not in text and _ESCAPE not in text):
         return text
     return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")

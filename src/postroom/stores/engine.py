@@ -157,7 +157,7 @@ def _look_on(pending: PendingChanges[None]) -> None:
 
 
 def no_stop_iteration() -> RuntimeError:
-    """Return the error that replaces a StopIteration.
+    """Return the error that replaces a StopIteration, which a future cannot hold.
 
     A future cannot hold a StopIteration, so the caller that waits for the future would wait forever.
     """

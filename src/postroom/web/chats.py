@@ -26,7 +26,7 @@ from postroom.web.serving import choice, remember_name, see
 from postroom.web.site import Shown, WorkingSite
 
 _NAMED: Final = 5
-"""Maximum number of waiting runs that are read to find the one whose id begins as the address says."""
+"""Maximum number of waiting runs that are read to find the run that an address names by a prefix."""
 
 
 async def chats(site: WorkingSite, request: Request) -> Response:

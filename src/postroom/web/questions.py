@@ -10,9 +10,10 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, QuestionKind, person
 from postroom.contracts.runs import AnsweredTicket
-from postroom.services.questions import MAX_NAME_LENGTH, MAX_OPEN
+from postroom.services.questions import MAX_OPEN
 from postroom.services.shown import PAGES
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction

@@ -59,7 +59,7 @@ class Asked:
 
     @property
     def choosing(self) -> str:
-        """The prefix of addresses that select a mark; the key of the mark follows."""
+        """The page's address up to the key of the selected mark, which the caller appends."""
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 

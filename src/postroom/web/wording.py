@@ -59,7 +59,12 @@ def relative(instant: int, now: int) -> str:
     if distance >= _AS_DATE:
         day = datetime.fromtimestamp(instant // _SECOND, tz=UTC)
         return f"{day.day} {day:%b %Y}"
-    span = _span(distance)
+    for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
+        if distance >= unit:
+            span = f"{distance // unit} {name}" + ("" if distance < 2 * unit else "s")
+            break
+    else:
+        span = f"{distance // _SECOND} seconds"
     return f"{span} ago" if instant <= now else f"in {span}"
 
 
@@ -77,13 +82,6 @@ def clock_time(instant: int, now: int, zone: tzinfo) -> str:
         else f"{moment.day} {moment:%b} "
     )
     return f"{day}{moment:%H:%M}{' UTC' if zone is UTC else ''}"
-
-
-def _span(distance: int) -> str:
-    for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
-        if distance >= unit:
-            return f"{distance // unit} {name}" + ("" if distance < 2 * unit else "s")
-    return f"{distance // _SECOND} seconds"
 
 
 def size_text(size: int) -> str:

@@ -179,7 +179,7 @@ def drafted(found: Found, text: str) -> Draft:
 
 
 def _drafts(found: Found) -> tuple[Path, str]:
-    """Return the path for a draft of this process, and the prefix of all drafts of the file."""
+    """Return where this process writes its draft, and how the names of all drafts of the file begin."""
     name = f".{found.path.name}.postroom-draft-"
     return found.path.with_name(f"{name}{os.getpid()}"), name
 

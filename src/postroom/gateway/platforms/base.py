@@ -719,7 +719,7 @@ class BasePlatformAdapter(ABC):
             key = sha256(raw.encode()).hexdigest()
             before = self._failing.pop(key, 0)
             if isinstance(error, InputError):
-                tries, why = MAX_TRIES, f"the platform sent an invalid update: {error.message}"
+                tries, why = MAX_TRIES, f"an invalid update: {error.message}"
                 self.liveness.refused += 1
                 kind = type(error).__name__
                 _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)

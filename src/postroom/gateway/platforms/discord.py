@@ -781,7 +781,7 @@ class Intake:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
-        """Add the configured channels without a known message, so that recent messages are requested."""
+        """Request the recent messages of each configured channel from which no message is known."""
         since = id_at(now - self._options.backfill_minutes * 60_000)
         for channel_id in self._options.channels:
             if channel_id not in self._marks:

@@ -80,7 +80,7 @@ SENT_AS = {
 def content_of(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
-    """Return the event contents to try in turn: with markup if it is useful and fits, then without markup.
+    """Return one or two event contents to send: one with markup, if it is useful and fits, and one without.
 
     The contents mention nobody, whatever the text says, because an answer must not notify a whole room.
     """

@@ -882,8 +882,8 @@ def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
     """Parse an HTTP response.
 
-    After 503, nothing was done. After other server failures, or a response that cannot be parsed, the outcome
-    is unknown.
+    After status 503, Slack did nothing. After other server failures, or a response that cannot be parsed, the
+    outcome is unknown.
     """
     header = headers.get("retry-after")
     wait: int | None

@@ -1182,12 +1182,10 @@ class TelegramAdapter(BasePlatformAdapter):
         raise ServerUnavailable(why, remedy="postroom retries", details=details)
 
     async def _take(self, update: Json) -> None:
-        if self._me is None:
+        if self._me is None or self._inbound is None:
             raise unreachable("the Telegram channel is not connected")
         value = read_update(update, self._me)
         if isinstance(value, ButtonPress):
-            if self._inbound is None:
-                return
             note = replace_unstorable(await self._inbound.pressed(value))
             shown = note[: self.capabilities.unit.fitting(note, 0, MAX_NOTE_LENGTH)]
             fields = {"callback_query_id": value.press_id, "text": shown}
@@ -1196,7 +1194,7 @@ class TelegramAdapter(BasePlatformAdapter):
                 self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
         elif isinstance(value, Moved):
             await self._follow(value)
-        elif value is not None and self._inbound is not None and update.keys() & EDITS:
+        elif value is not None and update.keys() & EDITS:
             await self._inbound.edited(value)
         elif value is not None:
             await self.handle_message(value)

@@ -53,7 +53,7 @@ class ChatTables:
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return, in one read, these inbound messages by id, except unreadable ones, and a run's files."""
+        """Read the readable inbound messages with these ids, and a run's files, at once."""
         message_ids = [] if run_id is None else [run_id]
         answer, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),

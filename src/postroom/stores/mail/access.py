@@ -398,7 +398,7 @@ class WakingReads:
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return the agents among these that have an active run with a message of this thread."""
+        """Return the agents among these whose active run has a message of this thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
@@ -483,7 +483,7 @@ class WakingReads:
         return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return when the snoozed questions of these runs are due again, keyed by run id and call id."""
+        """Return the times until which questions of these runs are snoozed, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
@@ -510,7 +510,7 @@ class WakingReads:
         return (row[0], row[1]) if row else None
 
     def tells_last(self, message_id: int) -> bool:
-        """Return whether a message is the latest message that reports its run."""
+        """Return whether a message is the last message that reports the end of its run."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
 
     def chat_address(self, agent_id: int) -> ChatAddress | None:
@@ -644,7 +644,7 @@ class WakingWrites(WakingReads):
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
 
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
-        """Snooze an open question until a time; a time in the past makes it due again."""
+        """Snooze an open question until a time; with a time in the past, the question is due again."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
         self._tx.run("mail.drop_snoozed", {"now": now})
         self._tx.run("mail.unsnooze", values)
@@ -2475,7 +2475,7 @@ def _token(row: Row) -> KeptToken:
 
 
 def _entry(project_id: int, seq: int, kind: str, at: int, payload: str, event_id: str) -> ProjectEvent:
-    """Map a row of `project_log.entries`.
+    """Return the event that a row of `project_log.entries` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -142,7 +142,7 @@ def error_for(refusal: Refusal) -> Exception:
 
 
 def unreachable(error: object) -> StoreUnavailable:
-    """Return the error for a server that does not answer, or for a pooler that timed out first."""
+    """Return the error for a server that does not answer, or for a pooler that gave up waiting for it."""
     if _POOLERS_PATIENCE in str(error):
         return sessionless(f"the pooler's {_POOLERS_PATIENCE}")
     return StoreUnavailable(

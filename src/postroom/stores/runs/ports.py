@@ -772,7 +772,7 @@ class OutboxStore(_Port):
 
 
 class StoreCoordinator(_Port, CommitCoordinator):
-    """Writes steps of threads.
+    """Writes the steps of a thread's run.
 
     If the claim was lost, it writes nothing, except that the dispatch may become Superseded.
     """
