@@ -455,10 +455,10 @@ is our shortest script of a kind of failure that [CooperBench](https://arxiv.org
 [Co-Coder](https://arxiv.org/abs/2606.00953) describes in teams of agents. `make cooperate` plays each row once without and once with
 postroom, and writes this page.
 
-**What this shows, and what it does not.** A script plays each model. It decides by what its client tells it and follows the
-descriptions of the tools. The table therefore shows two things: what postroom tells a client in such a moment, and what it
-refuses. It does not show whether a real model obeys, forgets, or finds another way into the failure. Without postroom the scripts
-run into the failure on purpose, so the left column is no measurement of a real team.
+**What the table shows, and what it does not.** A script plays each model. The script decides by the texts that its client gets, and
+follows the descriptions of the tools. So the table shows what postroom tells a client at the moment of a failure, and which calls
+postroom refuses. The table does not show whether a real model obeys, forgets, or finds another way into the failure. Without postroom
+the scripts run into the failure on purpose, so the column "without" is no measurement of a real team.
 
 | failure | described by | counted | without | with | prevented by |
 |---|---|---|---|---|---|
@@ -466,7 +466,7 @@ run into the failure on purpose, so the left column is no measurement of a real 
 COSTS: Final = """
 ## What it costs
 
-Requests to both models, and the tokens of these requests with the tokenizer of OpenAI's models. A client sends its own instructions
+The table counts the requests to both models, and the tokens of these requests with the tokenizer of OpenAI's models. A client sends its own instructions
 and tools, about {plain:,} tokens here, with each request, and providers cache most of it. postroom adds its tools and the text of its hooks.
 
 | failure | requests without | with | tokens without | with |
