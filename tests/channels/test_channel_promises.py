@@ -895,7 +895,7 @@ async def test_a_voice_that_the_chat_refuses_costs_one_sentence(stage, speech) -
 async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_is_another(stage) -> None:
     await stage.start()
     for words, said in (
-        ("on", "Rejected: 'on' is not a valid choice; the operator has not set a speech endpoint"),
+        ("on", "Rejected: 'on' is not a valid choice; ask the operator to set a speech endpoint"),
         ("loud", "Rejected: 'loud' is not a valid choice; choose on or off."),
         ("", "voice: off"),
     ):
