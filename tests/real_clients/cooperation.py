@@ -466,7 +466,8 @@ the scripts run into the failure on purpose, so the column "without" is no measu
 COSTS: Final = """
 ## What it costs
 
-The table counts the requests to both models, and the tokens of these requests with the tokenizer of OpenAI's models. A client sends its own instructions
+The table counts the requests to both models, and the tokens of these requests with the tokenizer of OpenAI's models. A client sends
+its own instructions
 and tools, about {plain:,} tokens here, with each request, and providers cache most of it. postroom adds its tools and the text of its hooks.
 
 | failure | requests without | with | tokens without | with |
