@@ -258,8 +258,11 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(tmp_path: Path,
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{other.server_address[1]}"
-        for code in (CONFIGURATION, TEMPORARY):
-            told = f"the program that listens at {place} is not PostgreSQL"
+        for code, what in (
+            (CONFIGURATION, "is not PostgreSQL"),
+            (TEMPORARY, "did not answer as PostgreSQL within 10 s"),
+        ):
+            told = f"the program that listens at {place} {what}"
             refused(f"postgresql://u:hunter2@{place}/mail", code, told, tmp_path, here)
             answers.pop(0)
         other.shutdown()
