@@ -324,7 +324,9 @@ class _Sentences:
             said = f" {_quote(note.subject)}: {_quote(note.text)}" if note else ""
             old = f", in place of note {', '.join(map(str, note.replaces))}" if note and note.replaces else ""
             is_added = event.kind == "note.added"
-            text = f"{self._who(event)} {'added' if is_added else 'ended'} note {event.detail['note_id']}{said}"
+            text = (
+                f"{self._who(event)} {'added' if is_added else 'ended'} note {event.detail['note_id']}{said}"
+            )
             text += f"{old}." if is_added else "."
             if is_added and note and note.ends_at <= self._context.now:
                 by = f" was replaced by note {note.replaced_by}" if note.replaced_by else " ended"

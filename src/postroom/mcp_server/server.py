@@ -61,7 +61,16 @@ from postroom.mcp_server.cards import (
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.windows import ASK, CARDS, ELICITS, MAX_WINDOWS, Windows, elicitation, is_marked, is_open
+from postroom.mcp_server.windows import (
+    ASK,
+    CARDS,
+    ELICITS,
+    MAX_WINDOWS,
+    Windows,
+    elicitation,
+    is_marked,
+    is_open,
+)
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
