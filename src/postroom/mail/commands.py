@@ -443,7 +443,7 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = []
     not_by: Annotated[list[str], Meta(max_length=10, description="who may not answer, as in to")] = []
     action: Annotated[str, Meta(max_length=4000, description="exactly the action that a yes permits")] = ""
-    default: Annotated[str, Meta(max_length=2000, description="a choice or text; never a yes")] = ""
+    default: Annotated[str, Meta(max_length=2000, description="a choice or text; no word of approval")] = ""
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
