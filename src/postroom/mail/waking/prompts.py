@@ -126,8 +126,8 @@ def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str, late
     if late:
         head += (
             f"\n\nMessage {message.id} replies to your message {message.reply_to}, which asked a question, "
-            f"but when it came, {late}. So it is not the answer, and a yes in it permits nothing. If it objects "
-            "to an earlier answer, ask with ask_person before you go on."
+            f"but when it came, {late}. So it is not the answer, and a yes in it permits nothing. If it "
+            "objects to an earlier answer, ask with ask_person before you go on."
         )
     return f"{head}\n\n{between(nonce, written)}"
 
