@@ -19,8 +19,8 @@ def inbox(
     after: Annotated[
         str,
         typer.Option(
-            help="Show the questions after the previous page: the value of `next` on that page. Failed "
-            "runs are left out."
+            help="Show the questions that follow a page of the list; give the value of `next` on that "
+            "page. Failed runs are left out."
         ),
     ] = "",
     data_dir: DataDir = None,
