@@ -111,7 +111,7 @@ async def test_what_no_other_server_has_is_refused_for_a_moment(store: SqlStore)
     mine, theirs = server(HERE, "http://mill:1"), server(THERE, "http://quay:1")
     channel = Lease(name="channel web", holder=HERE, about={}, fence=1, since=0, until=2**53)
     await put(store, mine, theirs, channel)
-    with pytest.raises(ServerUnavailable, match="no server is responsible for the channel web now"):
+    with pytest.raises(ServerUnavailable, match="no server is responsible for the channel web at the moment"):
         await others.with_lease("channel web")
     await put(store, Lease(name="channel web", holder=THERE, about={}, fence=2, since=0, until=2**53))
     assert (await others.with_lease("channel web")).holder == THERE

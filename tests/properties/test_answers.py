@@ -328,7 +328,7 @@ class World:
             listed = [one["number"] for one in await room.questions.questions()]
             chat = Questions(room.runs.mailbox, room.stores.threads, room.clock)
             here = [one.number for one in await chat.open(run.thread_id)]
-            inbox = [one.number async for _, one in chat.everywhere()]
+            inbox = [one.number async for _, one, _ in chat.everywhere()]
             for surface in (listed, here, inbox):
                 assert (number in surface) is is_open, surface
             async with room.browser() as browser:

@@ -168,6 +168,21 @@ def test_a_form_that_does_not_fit_is_shown_again_and_tells_why(server: RunningSe
 
 
 @pytest.mark.parametrize("ask", CLIENTS)
+def test_after_three_answers_that_are_not_valid_the_window_stays_closed_and_the_question_open(
+    server: RunningServer, ask
+) -> None:
+    asked = {**ASKED, "question": "Drop it?", "choices": [], "action": "DROP TABLE payments_old"}
+    result, shown = ask(server, asked, *[{"answer": "BANANA"}] * 3)
+    assert len(shown) == 3
+    assert not result["isError"]
+    assert "answer" not in result["structuredContent"]
+    assert "stays closed after 3 answers that are not valid. No answer yet." in result["content"][0]["text"]
+    [still_open] = open_questions(server)
+    assert still_open["number"] == result["structuredContent"]["question_id"]
+    answered(server, still_open["number"], "no")
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
 def test_a_declined_window_is_neither_yes_nor_no_and_the_question_stays_open(
     server: RunningServer, ask
 ) -> None:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from mail_room import HARBOR, SHORE, Room, room_in_memory
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired, InvalidArgument
 from postroom.contracts.runs import Usage
 from postroom.contracts.waking import AskedQuestion, MessageRun
@@ -175,7 +176,8 @@ async def test_it_says_in_sentences_what_was_asked_decided_done_failed_and_chang
     ]
     assert said(found, "asked") == ['Ben asks a person to accept task 4 "Check".']
     assert said(found, "decided") == [
-        'Ben added note 1 "Test command": "Run make quick.".',
+        'Ben added note 1 "Test command": "Run make quick.". It was replaced by note 2 at '
+        f"{iso(room.clock.now())}.",
         'Ada added note 2 "test command": "Run make all.", in place of note 1.',
     ]
     assert said(found, "done") == [
@@ -190,6 +192,20 @@ async def test_it_says_in_sentences_what_was_asked_decided_done_failed_and_chang
     assert 'Ada wrote a message about "Lights" (thread "lights").' in said(found, "said")
     ids = {key for one in found["sentences"] for key in one}
     assert {"task_id", "note_id", "thread_id", "message_id"} <= ids
+
+
+async def test_it_says_that_a_note_ended(room: Room) -> None:
+    await room.open()
+    for subject in ("Build", "Deploy"):
+        await room.call("add_note", agent_name="Ben", subject=subject, text="Wait.")
+    room.clock.advance(timedelta(minutes=5))
+    await room.call("end_note", agent_name="Ada", note_id=1)
+    ended, active = said(await caught_up(room), "decided")
+    assert ended == f'Ben added note 1 "Build": "Wait.". It ended at {iso(room.clock.now())}.'
+    assert active == 'Ben added note 2 "Deploy": "Wait.".'
+    cursor = (await caught_up(room))["next"]
+    await room.call("end_note", agent_name="Ada", note_id=2)
+    assert said(await caught_up(room, after=cursor), "decided") == ['Ada ended note 2 "Deploy": "Wait.".']
 
 
 async def test_it_says_why_runs_failed_what_they_asked_and_what_they_used(room: Room) -> None:

@@ -148,6 +148,21 @@ def test_a_message_that_cannot_be_made_is_not_sent(
     assert (done.code, done.document["error"]["code"], fake.seen) == (2, code, [])
 
 
+@each_row("stdin", ["terminal", "null", "pipe"])
+@each_row("command", [SEND, ("mail", "reply", "latest", "--as", "Bo")])
+def test_a_message_without_a_text_is_told_how_to_give_one(
+    run: Run, fake: FakePostroom, monkeypatch: pytest.MonkeyPatch, stdin: str, command: Sequence[str]
+) -> None:
+    fake.tools["fetch_inbox"] = lambda _: [INBOX]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe" if stdin == "pipe" else ""))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: stdin == "terminal")
+    done = run(*command)
+    assert done.code == 2
+    assert done.err.startswith("no message text was given\nremedy: give the text in one way: the text as an ")
+    both = run(*command, "text", "--body-file", "x")
+    assert both.err.startswith("the message text was given in two ways\nremedy: use only one way: the text ")
+
+
 def test_attachments_travel_with_their_content_and_are_enough_of_a_message(
     run: Run, fake: FakePostroom, folder: Path
 ) -> None:
@@ -493,6 +508,40 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(fake: FakePostroom, tmp_
     )
     os.close(theirs)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@each_row("words", [("--help",), ("agents", "list"), ("agents", "list", "--json")])
+@each_row("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_whose_caller_closed_a_stream_does_its_work(
+    fake: FakePostroom, tmp_path: Path, words: Sequence[str], closed: str
+) -> None:
+    fake.tools["list_agents"] = lambda _: {"agents": [AGENT], "next": None}
+    before = len(fake.seen)
+    done = in_shell(fake, tmp_path, words, closed)
+    assert (done.returncode, done.stderr, len(fake.seen) - before) == (0, b"", words[0] == "agents")
+
+
+@each_row("words", [(), ("--json",)])
+def test_an_output_that_cannot_be_written_is_told_in_one_line(
+    fake: FakePostroom, tmp_path: Path, words: Sequence[str]
+) -> None:
+    fake.tools["list_agents"] = lambda _: {"agents": [AGENT], "next": None}
+    done = in_shell(fake, tmp_path, ("agents", "list", *words), "> /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == b"system error: [Errno 28] No space left on device\n"
+
+
+def in_shell(
+    fake: FakePostroom, folder: Path, words: Sequence[str], streams: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with streams that a shell has closed or redirected."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", "postroom", *words],
+        capture_output=True,
+        env={**os.environ, "POSTROOM_URL": fake.url, "POSTROOM_DATA_DIR": str(folder)},
+        timeout=30,
+        check=False,
+    )
 
 
 def test_ctrl_c_ends_a_command_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,19 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
     assert run("questions", "answer", "none").code == 2
 
 
+def test_a_snoozed_question_is_marked_in_the_inbox_with_the_time_until_which_it_is_snoozed(
+    fake: FakePostroom, run: Run
+) -> None:
+    snoozed = {**QUESTION, "number": "77aa", "snoozed_until": "2026-11-26T10:30:00Z"}
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, snoozed], "next": None}
+    fake.admin["GET", "/admin/runs/failed"] = lambda _: {"failed": []}
+    _, *rows = run("inbox").out.splitlines()
+    assert rows == [
+        f"asks\t4f2a\tAda@p\t{QUESTION['waiting_since']}\tMay I?",
+        "snoozed\t77aa\tAda@p\tsnoozed until 2026-11-26T10:30:00Z\tMay I?",
+    ]
+
+
 @pytest.mark.parametrize("span", [("banana",), ("--", "-5m"), ("5",), ("99999999999999999999d",)], ids=str)
 def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
     fake: FakePostroom, run: Run, span: tuple[str, ...]

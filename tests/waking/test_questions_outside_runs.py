@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision
+from postroom.gateway.questions import Questions
 from postroom.mail.context import Caller
 from postroom.services.hooks import Hooks
 from postroom.services.questions import QuestionTimeouts
@@ -70,6 +72,34 @@ async def test_a_question_that_nobody_answered_is_named_to_the_agent_that_asked(
     [(subject, body)] = await inbox(room)
     assert subject == "Answer: EUR or USD?"
     assert body.startswith("You asked: EUR or USD?\nNobody answered")
+
+
+async def test_snoozed_questions_are_listed_below_the_others_with_the_time_on_each_page_and_in_a_chat(
+    room, clock
+):
+    for number in range(1, 7):
+        await ask(room, question=f"Question {number}?")
+        await room.turn()
+        clock.advance(timedelta(seconds=1))
+    asked = {one["question"]: one["number"] for one in await room.questions.questions()}
+    for question in ("Question 1?", "Question 4?"):
+        await room.questions.snooze(asked[question], for_ms=3_600_000)
+    order = [f"Question {number}?" for number in (2, 3, 5, 6, 1, 4)]
+    until = iso(clock.now() + 3_600_000)
+    async with room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}") as operator:
+        for limit in (1, 2, 4, 5, 9):
+            listed, after = list[Any](), ""
+            while after is not None:
+                found = await operator.get("/admin/questions", params={"limit": limit, "after": after})
+                listed, after = [*listed, *found.json()["questions"]], found.json()["next"]
+            assert [one["question"] for one in listed] == order
+            assert [one["snoozed_until"] for one in listed] == [*[None] * 4, until, until]
+    chat = Questions(room.runs.mailbox, room.stores.threads, room.clock)
+    texts = (await chat.inbox("")).split("\n\n")
+    assert [one.partition("\n")[0] for one in texts] == order
+    assert [one.endswith(f"\nSnoozed until {until}.") for one in texts] == [False] * 4 + [True] * 2
+    assert (await chat.inbox(f"after {asked['Question 1?']}")).startswith("Question 4?\n")
+    assert f"Snoozed until {until}." in await chat.inbox(asked["Question 1?"])
 
 
 async def test_a_call_that_is_repeated_with_its_key_says_the_state_of_its_question(room):

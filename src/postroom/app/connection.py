@@ -110,7 +110,7 @@ class Connection(HttpToolsProtocol):
         self._wait_for_the_rest()
 
     def on_message_begin(self) -> None:
-        """Start counting the bytes of a head.
+        """Start to count the bytes of a request's address and headers.
 
         If there are too many requests at once, only the first are answered.
         """

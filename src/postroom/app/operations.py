@@ -627,7 +627,7 @@ _TASKS: Final = _of(
 
 
 class ListQuestions(Query, frozen=True):
-    """List the open questions of agents, also those in chats, oldest first."""
+    """List the open questions of agents, also those in chats, oldest first; snoozed ones come last."""
 
     limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number of results.")] = 50
     after: Annotated[str, Meta(max_length=600), _text("The value of `next` in the previous answer.")] = ""
@@ -668,7 +668,12 @@ async def list_questions(questions: QuestionService, limit: int, after: str) -> 
     """List a page of the open questions."""
     open_questions = list(await questions.questions(limit=limit + 1, after=after))
     last = open_questions[limit - 1] if len(open_questions) > limit else None
-    place = last and place_in_list(from_iso(last["waiting_since"]), last["run_id"], last["number"])
+    place = last and place_in_list(
+        from_iso(last["waiting_since"]),
+        last["run_id"],
+        last["number"],
+        is_snoozed=last["snoozed_until"] is not None,
+    )
     return {"questions": open_questions[:limit], "next": place}
 
 

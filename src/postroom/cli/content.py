@@ -11,6 +11,7 @@ from typing import Final
 from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
 
 STDIN: Final = "-"
+_WAYS: Final = "the text as an argument, --body-file FILE, or - to read it from stdin"
 LARGEST_BODY: Final = 64 * 1024 * 1024
 LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
 """The highest size limit, in bytes, that a server can have; larger files cause an error before being read."""
@@ -32,11 +33,11 @@ def message_text(argument: str | None, file: str | None, attached: Sequence[Path
 
 
 def _given_text(argument: str | None, file: str | None) -> str:
-    if (argument is None) == (file is None):
+    if argument is None and file is None:
+        raise InvalidArgument("no message text was given", remedy=f"give the text in one way: {_WAYS}")
+    if argument is not None and file is not None:
         raise InvalidArgument(
-            "the message text was given in two ways",
-            value=argument if file is None else file,
-            remedy="use only one way: the text as an argument, --body-file FILE, or - to read it from stdin",
+            "the message text was given in two ways", value=file, remedy=f"use only one way: {_WAYS}"
         )
     source = file if file is not None else argument
     if source == STDIN:

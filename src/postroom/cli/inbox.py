@@ -7,6 +7,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.call import call
 from postroom.cli.options import AsJson, DataDir
+from postroom.cli.questions import since
 from postroom.contracts.quoting import exact
 
 app = typer.Typer()
@@ -18,8 +19,8 @@ def inbox(
     after: Annotated[
         str,
         typer.Option(
-            help="Show the questions after the previous page: the value of `next` on that page. Failed "
-            "runs are left out."
+            help="Show the questions that follow a page of the list; give the value of `next` on that "
+            "page. Failed runs are left out."
         ),
     ] = "",
     data_dir: DataDir = None,
@@ -27,8 +28,9 @@ def inbox(
 ) -> None:
     """List the open questions and the failed runs of all agents and chats.
 
-    An agent's runs that failed with the same error share a row. Answer with `postroom questions answer`,
-    replay with `postroom runs replay`.
+    Snoozed questions are listed below the others, with the time until which they are snoozed. An agent's runs
+    that failed with the same error share a row. Answer with `postroom questions answer`, replay with
+    `postroom runs replay`.
     """
     page = call("list_questions", data_dir=data_dir, limit=limit, after=after)
     questions = show.items(page.get("questions"))
@@ -44,10 +46,10 @@ def inbox(
     ]
     rows = [
         (
-            "asks",
+            "snoozed" if question["snoozed_until"] else "asks",
             question["number"],
             show.agent(question),
-            question["waiting_since"],
+            since(question),
             question["question"]
             + (
                 f" A yes permits exactly this: {exact(question['action'], is_one_line=True)}"

@@ -5,6 +5,7 @@ Modules are imported only when needed, because hooks run at every tool call of a
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments` (by default, this process's own), and return the exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
     given_argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given_argv[:1] == ["hook"] and "--help" not in given_argv:

@@ -41,9 +41,7 @@ def _(found: dict[str, Any]) -> str:
             question["question"],
             _takes(question),
             show.agent(question),
-            f"snoozed until {question['snoozed_until']}"
-            if question["snoozed_until"]
-            else question["waiting_since"],
+            since(question),
         )
         for question in show.items(found.get("questions"))
     ]
@@ -67,6 +65,11 @@ def _(found: dict[str, Any]) -> str:
     answer = ": ".join(filter(None, (word, show.plain(found["answer"]))))
     by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
     return "\n".join([*lines, f"Answered by {by} on {found['answered_at']}: {answer}"])
+
+
+def since(one: dict[str, Any]) -> str:
+    """Return the time at which a question was asked or, if it is snoozed, until which it is snoozed."""
+    return f"snoozed until {one['snoozed_until']}" if one["snoozed_until"] else str(one["waiting_since"])
 
 
 def _takes(one: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -103,11 +103,15 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
-    """Print why the command `given` failed: as JSON on stdout, or with a remedy on stderr."""
+    """Print why the command `given` failed: as JSON on stdout, or with a remedy on stderr.
+
+    If stdout cannot be written, the reason is printed on stderr.
+    """
     fields = at_the_command_line(error, given)
     if as_json:
-        print_line(json.dumps({"error": fields}, indent=2, default=str))
-        return
+        with suppress(OSError):
+            print_line(json.dumps({"error": fields}, indent=2, default=str))
+            return
     print(plain(fields["message"]), file=sys.stderr)
     reasons = items(fields["details"].get("recipients"))
     for reason in reasons:

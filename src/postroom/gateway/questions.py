@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.clock import Clock
+from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.questions import Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
@@ -49,17 +49,24 @@ class Questions:
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
-    async def everywhere(self) -> AsyncIterator[tuple[str, Question]]:
-        """Yield the open questions of all agents, each with its thread, those of the oldest run first.
+    async def everywhere(self) -> AsyncIterator[tuple[str, Question, int | None]]:
+        """Yield the open questions of all agents, those of the oldest run first and snoozed ones last.
 
-        Runs are read as needed.
+        Each is yielded with its thread and with the time until which it is snoozed. Runs are read as needed.
         """
-        place = (0, "")
-        while runs := await self._threads.asked_since(*place):
+        place, later = (0, ""), list[tuple[str, Question, int]]()
+        while (found := await self._threads.asked_since(*place))[0]:
+            runs, snoozed = found
             place = (runs[-1].updated_at, runs[-1].run_id)
             for run in runs:
                 for ticket in run.open_tickets:
-                    yield run.thread_id, question_of(run, ticket)
+                    question = question_of(run, ticket)
+                    if until := snoozed.get((run.run_id, question.call_id)):
+                        later.append((run.thread_id, question, until))
+                    else:
+                        yield run.thread_id, question, None
+        for one in later:
+            yield one
 
     async def inbox(self, words: str) -> str:
         """Format the open questions of all agents for a chat, each with the command that answers it.
@@ -70,14 +77,14 @@ class Questions:
         named, _, after = words.strip().lower().partition(" ")
         number = after.strip() if named == "after" else named
         found, lines, last = not number, list[str](), ""
-        async for _, one in self.everywhere():
+        async for _, one, until in self.everywhere():
             if found and len(lines) == _MAX_LISTED:
                 return "\n\n".join([*lines, f"More: /inbox after {last}"])
             if found:
-                lines.append(listed_question(one))
+                lines.append(listed_question(one, until))
                 last = one.number
             elif one.number == number and named != "after":
-                return listed_question(one, is_whole=True)
+                return listed_question(one, until, is_whole=True)
             found = found or one.number == number
         if not found:
             return f"Question {one_line(number)[:_SHOWN]} is not open. /inbox lists the open questions."
@@ -117,7 +124,7 @@ class Questions:
         )
         matching = [pair for pair in open_questions if pair[1].number == number]
         if everywhere and number and not matching:
-            matching = [one async for one in self.everywhere() if one[1].number == number]
+            matching = [(at, one) async for at, one, _ in self.everywhere() if one.number == number]
         if not matching:
             others = [question for _, question in open_questions]
             return await self._answered_before(thread_ids, number, others, answer, approved=approved)
@@ -201,8 +208,11 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
     return f"{text}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
 
 
-def listed_question(one: Question, *, is_whole: bool = False) -> str:
-    """Return a question as text. Unless `is_whole`, a long action and a long text are cut."""
+def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole: bool = False) -> str:
+    """Return a question as text, with the time until which it is snoozed.
+
+    Unless `is_whole`, a long action and a long text are cut.
+    """
     wanted, text, permits = one.asked, one.text, one.asked.permits
     if not is_whole and len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}…"
@@ -213,7 +223,8 @@ def listed_question(one: Question, *, is_whole: bool = False) -> str:
             f"/inbox {one.number} shows all of it.\n{beginning}"
         )
     who = f"From {wanted.who}." if wanted.to or wanted.not_by else ""
-    return "\n".join(filter(None, (permits, text, how_to_answer(one), who)))
+    snoozed = f"Snoozed until {iso(snoozed_until)}." if snoozed_until else ""
+    return "\n".join(filter(None, (permits, text, how_to_answer(one), who, snoozed)))
 
 
 def _not_open(

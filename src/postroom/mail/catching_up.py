@@ -314,14 +314,23 @@ class _Sentences:
             self.add(about, event.at, text.removesuffix(".") + facts, task_id=number)
 
     def _add_notes(self, told: Sequence[Happening]) -> None:
-        """Add the notes with their texts."""
-        added = self.newest("decided", [event for event in told if event.kind == "note.added"])
-        notes = self._context.tx.notes_by_id([int(event.detail["note_id"]) for event in added])
-        for event in added:
+        """Add the notes with their texts: those that were added, and the former ones that somebody ended."""
+        known = {event.detail["note_id"]: event for event in told if event.kind == "note.ended"}
+        known |= {event.detail["note_id"]: event for event in told if event.kind == "note.added"}
+        listed = self.newest("decided", known.values())
+        notes = self._context.tx.notes_by_id([int(event.detail["note_id"]) for event in listed])
+        for event in listed:
             note = notes.get(int(event.detail["note_id"]))
             said = f" {_quote(note.subject)}: {_quote(note.text)}" if note else ""
             old = f", in place of note {', '.join(map(str, note.replaces))}" if note and note.replaces else ""
-            text = f"{self._who(event)} added note {event.detail['note_id']}{said}{old}."
+            is_added = event.kind == "note.added"
+            text = (
+                f"{self._who(event)} {'added' if is_added else 'ended'} note {event.detail['note_id']}{said}"
+            )
+            text += f"{old}." if is_added else "."
+            if is_added and note and note.ends_at <= self._context.now:
+                by = f" was replaced by note {note.replaced_by}" if note.replaced_by else " ended"
+                text += f" It{by} at {iso(note.ends_at)}."
             self.add("decided", event.at, text, note_id=int(event.detail["note_id"]))
         contacts = [event for event in told if event.kind in ("contact.granted", "contact.blocked")]
         for event in self.newest("decided", contacts):

@@ -61,7 +61,16 @@ from postroom.mcp_server.cards import (
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.windows import ASK, CARDS, ELICITS, Windows, elicitation, is_marked, is_open
+from postroom.mcp_server.windows import (
+    ASK,
+    CARDS,
+    ELICITS,
+    MAX_WINDOWS,
+    Windows,
+    elicitation,
+    is_marked,
+    is_open,
+)
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
@@ -258,12 +267,15 @@ class PostroomMcpServer(MCPServer[Any]):
         calls, caller = self._calls_for(request), _identify_caller(request)
         client = client_of(request, None if context is None else _meta_in(context))
         windows = self.windows if name == ASK and caller.run_id is None and _elicits(context) else None
-        for number, reply in ((context.input_responses if windows and context else None) or {}).items():
+        for key, reply in ((context.input_responses if windows and context else None) or {}).items():
             assert windows is not None  # noqa: S101 - else there are no responses
-            result = await windows.take(arguments, number, reply.model_dump(by_alias=True), client)
-            return (
-                _result(result, client) if isinstance(result, ToolAnswer) else _elicitation_required(*result)
-            )
+            number, _, rest = key.partition("-")
+            left = int(rest) if rest in map(str, range(MAX_WINDOWS)) else 0
+            shown = reply.model_dump(by_alias=True)
+            result = await windows.take(arguments, number, shown, client, left=left)
+            if isinstance(result, ToolAnswer):
+                return _result(result, client)
+            return _elicitation_required(*result, left=left - 1)
         meta = None if context is None else _meta_in(context)
         if name in CARD_TOOLS and self.windows is not None and self._shows_cards(request, meta):
             return _result(await call_card_tool(self.windows.questions, name, arguments, client), "")
@@ -377,10 +389,16 @@ def _elicits(context: Context[Any, Any] | None) -> bool:
     return isinstance(declared, Mapping) and "elicitation" in declared
 
 
-def _elicitation_required(question: OpenQuestion, why: str = "") -> InputRequiredResult:
+def _elicitation_required(
+    question: OpenQuestion, why: str = "", *, left: int = MAX_WINDOWS - 1
+) -> InputRequiredResult:
+    """Return the result that makes the client show a question.
+
+    The client repeats the key of the request, so the server need not store how many windows are `left`.
+    """
     fields = elicitation(question, why)
     params = ElicitRequestFormParams(message=fields["message"], requested_schema=fields["requestedSchema"])
-    return InputRequiredResult(input_requests={question.number: ElicitRequest(params=params)})
+    return InputRequiredResult(input_requests={f"{question.number}-{left}": ElicitRequest(params=params)})
 
 
 def _read_error(code: int, uri: str, error: dict[str, object]) -> MCPError:

@@ -41,6 +41,8 @@ CARDS: Final = "cards"
 _LOOK_MS: Final = 500
 _OPENS_MS: Final = 10_000
 """Milliseconds to wait until a question that was asked a moment ago is open."""
+MAX_WINDOWS: Final = 3
+"""How often a question is shown in a window; it is shown again after an answer that is not valid."""
 _HEARTBEAT: Final = 30
 """Number of checks for an answer after which a stream sends a comment, so that no proxy closes the stream."""
 Arguments = Mapping[str, Any]
@@ -87,11 +89,12 @@ class Windows:
         return question
 
     async def take(
-        self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str
+        self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str, *, left: int
     ) -> ToolAnswer | tuple[OpenQuestion, str]:
         """Store the input of the window as the answer.
 
-        Return the result, or the question to show again and the reason.
+        Return the result, or the question to show again and the reason. With 0 windows `left`, an answer that
+        is not valid leaves the question open.
         """
         question = await self.look(asked, number)
         if question is None:
@@ -107,7 +110,13 @@ class Windows:
         try:
             await self._questions.answer_in_window(question, values, client)
         except InvalidArgument as error:
-            return question, error.message
+            if left > 0:
+                return question, error.message
+            return still_open(
+                number,
+                f"{error.message}. The window of the question stays closed after {MAX_WINDOWS} answers that "
+                "are not valid. ",
+            )
         except (StaleDecision, NotPermitted) as error:
             after = await self.look(asked, number)
             return told(after, first=True) if isinstance(after, GivenAnswer) else refused(error.as_dict())
@@ -134,7 +143,9 @@ class Windows:
 
         async def source() -> AsyncGenerator[str]:
             answer: ToolAnswer | tuple[OpenQuestion, str] = question, ""
+            left = MAX_WINDOWS
             while isinstance(answer, tuple):
+                left -= 1
                 waiting = asyncio.get_running_loop().create_future()
                 self._replies[ids[-1]] = waiting
                 params = elicitation(*answer)
@@ -154,7 +165,7 @@ class Windows:
                         waiting.set_result({"action": "cancel"})
                     elif looks % _HEARTBEAT == 0:
                         yield ": waits\n\n"
-                answer = await self.take(asked, question.number, waiting.result(), client)
+                answer = await self.take(asked, question.number, waiting.result(), client, left=left)
                 ids.append(f"{question.number}-{uuid4().hex}")
             yield _line(shown(answer))
 
@@ -192,10 +203,10 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
     return ToolAnswer(f"{as_json(reply)}\nA person answered{where}.", reply)
 
 
-def still_open(number: str) -> ToolAnswer:
-    """Return the tool result if the window was closed without an answer."""
+def still_open(number: str, why: str = "") -> ToolAnswer:
+    """Return the tool result if the window was closed without an answer, beginning with `why`."""
     reply = {"question_id": number, "asked": True, "state": "open"}
-    return ToolAnswer(f"{as_json(reply)}\nNo answer yet. The answer will come by mail.", reply)
+    return ToolAnswer(f"{as_json(reply)}\n{why}No answer yet. The answer will come by mail.", reply)
 
 
 def _line(message: Mapping[str, Any]) -> str:

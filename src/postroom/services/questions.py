@@ -69,6 +69,8 @@ TAKE_BACK_MS: Final = 8_000
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
+_BELOW: Final = "snoozed/"
+"""The beginning of the place of a snoozed question."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
 _OPENS_LOOKS: Final = 30
@@ -102,7 +104,8 @@ class QuestionService:
     async def questions(self, *, limit: int | None = None, after: str = "") -> Sequence[WaitingQuestion]:
         """Return the open questions, including those of chats, the longest waiting run first.
 
-        Without a limit, every question after the place `after` is returned.
+        Snoozed questions come below the others. Without a limit, every question after the place `after` is
+        returned.
 
         Raises:
             InvalidArgument: `after` is not a place in this list.
@@ -138,13 +141,20 @@ class QuestionService:
     def listed(self, tx: Transaction, after: str = "") -> Iterator[OpenQuestion]:
         """Yield the open questions of all agents, including those of chats, the longest waiting run first.
 
-        Runs are read as needed. With `after`, the list continues after this place, whether or not the
-        question there is still open.
+        Snoozed questions come below the others. Runs are read as needed. With `after`, the list continues
+        after this place, whether or not the question there is still open.
 
         Raises:
             InvalidArgument: `after` is not a place in this list.
         """
-        at, run_id, number = _place(after)
+        is_below, place = after.startswith(_BELOW), _place(after.removeprefix(_BELOW))
+        if not is_below:
+            yield from (one for one in self._asked_after(tx, *place) if one.snoozed_until is None)
+            place = _place("")
+        yield from (one for one in self._asked_after(tx, *place) if one.snoozed_until is not None)
+
+    def _asked_after(self, tx: Transaction, at: int, run_id: str, number: str) -> Iterator[OpenQuestion]:
+        """Yield the open questions after a place, snoozed or not."""
         run = tx.runs.threads.load_run(run_id) if number else None
         if run is not None and run.updated_at == at:
             asked = asked_in([run])
@@ -542,9 +552,9 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     return sorted(questions, key=lambda one: (one[0].updated_at, one[0].run_id))
 
 
-def place_in_list(asked_at: int, run_id: str, number: str) -> str:
+def place_in_list(asked_at: int, run_id: str, number: str, *, is_snoozed: bool = False) -> str:
     """Return the place of an open question in the list of all, after which the list can be continued."""
-    return f"{asked_at}/{run_id}/{number}"
+    return f"{_BELOW * is_snoozed}{asked_at}/{run_id}/{number}"
 
 
 def _place(after: str) -> tuple[int, str, str]:

@@ -342,7 +342,7 @@ def _claim(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage
 
 
 def _effect(row: Row) -> OutboxMessage:
-    """Map a row of `outbox`.
+    """Return what a row of `outbox` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -58,7 +58,7 @@ def _values(schedule: Schedule) -> Values:
 
 
 def _schedule(row: Row) -> Schedule:
-    """Map a row of `schedules`.
+    """Return what a row of `schedules` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -6,7 +6,7 @@ Two cookies in the browser store which rows are hidden until when, and when the 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -200,7 +200,7 @@ def _inbox(
 
 def _asked(services: PageServices, tx: Transaction, after: str) -> dict[str, Any]:
     """Return the open questions from a place in the list of all, their number, and the snoozed ones."""
-    due = (one for one in services.questions.listed(tx, after) if one.snoozed_until is None)
+    due = takewhile(lambda one: one.snoozed_until is None, services.questions.listed(tx, after))
     asked = list(islice(due, QUESTIONS + 1))
     last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
     return {

@@ -25,7 +25,7 @@ def page(limit: int) -> int:
 
 
 def inbound(row: Row) -> InboundMessage:
-    """Map a row of `inbound_messages`.
+    """Return what a row of `inbound_messages` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -49,7 +49,7 @@ def inbound(row: Row) -> InboundMessage:
 
 
 def session(row: Row) -> ChatSession:
-    """Map a row of `chat_sessions`.
+    """Return what a row of `chat_sessions` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -71,7 +71,7 @@ def session(row: Row) -> ChatSession:
 
 
 def thread(row: Row) -> SessionThread:
-    """Map a row of `chat_conversations`."""
+    """Return what a row of `chat_conversations` contains."""
     thread_id, session_key, title, created_at, active_at = row
     return SessionThread(
         thread_id=thread_id,
@@ -83,7 +83,7 @@ def thread(row: Row) -> SessionThread:
 
 
 def person(row: Row) -> Person:
-    """Map a row of `chat_people`.
+    """Return what a row of `chat_people` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -97,7 +97,7 @@ def person(row: Row) -> Person:
 
 
 def request(row: Row) -> PairingRequest:
-    """Map a row of `chat_requests`."""
+    """Return what a row of `chat_requests` contains."""
     platform, user_id, code_hash, name, asked_at, expires_at = row
     return PairingRequest(
         platform=platform,
@@ -110,7 +110,7 @@ def request(row: Row) -> PairingRequest:
 
 
 def linked_chat(row: Row) -> LinkedChat:
-    """Map a row of `linked_chats`."""
+    """Return what a row of `linked_chats` contains."""
     platform, chat_id, person, shares, code_hash, code_until, failures, locked_until = row
     return LinkedChat(
         platform=platform,
@@ -125,7 +125,7 @@ def linked_chat(row: Row) -> LinkedChat:
 
 
 def web_conversation(row: Row) -> WebConversation:
-    """Map a row of `web_conversations`."""
+    """Return what a row of `web_conversations` contains."""
     person, conversation_id, title, created_at, active_at = row
     return WebConversation(
         person=person,
@@ -137,7 +137,7 @@ def web_conversation(row: Row) -> WebConversation:
 
 
 def web_entry(row: Row) -> WebEntry:
-    """Map a row of `web_entries`.
+    """Return what a row of `web_entries` contains.
 
     Raises:
         StoreCorrupt: The body of the row is not a JSON object.

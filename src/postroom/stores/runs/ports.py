@@ -448,9 +448,19 @@ class ThreadStore(_RunPort):
         """Return runs in order of id; ended runs do not slow down a query for open statuses."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
-    async def asked_since(self, at: int, run_id: str) -> tuple[RunRecord, ...]:
-        """Return up to 50 runs that wait and were last changed after a position, in this order."""
-        return await self._look(lambda runs: runs.threads.asked_since(at, run_id, 50))
+    async def asked_since(
+        self, at: int, run_id: str
+    ) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
+        """Return up to 50 runs that wait and were last changed after a position, in this order.
+
+        The times until which their questions are snoozed are keyed by run id and call id.
+        """
+
+        def look(tx: Transaction) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
+            runs = tx.runs.threads.asked_since(at, run_id, 50)
+            return runs, tx.mail.snoozed([run.run_id for run in runs], tx.now()) if runs else {}
+
+        return await self._store.read(look)
 
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
         """Return all committed messages in order; None if the thread is unknown."""

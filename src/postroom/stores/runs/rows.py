@@ -45,7 +45,7 @@ response.
 
 
 def dispatch(row: Row) -> RunDispatch:
-    """Map a row of `run_dispatches`.
+    """Return what a row of `run_dispatches` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -173,7 +173,7 @@ def thread_values(record: Thread) -> Values:
 
 
 def thread(row: Row) -> Thread:
-    """Map a row of `run_threads`.
+    """Return what a row of `run_threads` contains.
 
     Raises:
         StoreCorrupt: The row cannot be read.
