@@ -359,7 +359,10 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, which may be given as text, and a whole number as an int; None for any other value."""
+    """Return a number, which may be given as text; None for any other value.
+
+    A whole number is returned as an int.
+    """
     try:
         number = float(given) if isinstance(given, str | int | float) else float("nan")
     except (ValueError, OverflowError):
