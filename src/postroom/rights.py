@@ -1,4 +1,4 @@
-"""Explains missing file permissions: the file or folder that is the obstacle, its owner, and the remedy."""
+"""Explains why a file cannot be accessed: which file or folder is the obstacle, its owner, and the remedy."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """The file or parent folder whose permissions prevent access to a file."""
+    """The file or parent folder that prevents access to a file: its permissions do, or it is not a folder."""
 
     path: Path
     owner: int
@@ -21,10 +21,10 @@ class Denied:
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return the obstacle to accessing a file; None if permissions are not the reason or cannot be read.
+    """Return the obstacle to accessing a file; None if there is none or it cannot be examined.
 
-    `wanted` is `os.R_OK`, `os.W_OK` or both, or `os.X_OK` to enter a folder. For a missing file, the parent
-    folder must permit its creation. Blocks.
+    `wanted` is `os.R_OK`, `os.W_OK` or both, and `os.X_OK` if the file must be a folder. For a missing file,
+    the parent folder must permit its creation. Blocks.
     """
     above: Path | None = None
     for item in (*reversed(path.parents), path):
@@ -42,6 +42,13 @@ def denied(path: Path, wanted: int) -> Denied | None:
 
 def _denied_because(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> Denied | None:
     is_folder = stat.S_ISDIR(found.st_mode)
+    if not is_folder and (is_way or wanted & os.X_OK):
+        return Denied(
+            path=path,
+            owner=found.st_uid,
+            reason="is not a folder",
+            remedy="use the path of a folder, or of one that does not exist yet",
+        )
     need = os.X_OK if is_way else wanted | (os.X_OK if is_folder else 0)
     if os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cli_room import Run
 from conformance.promises.given import an_office, put_message
 from postroom.app.check_results import MIN_FREE, told_of_disk
 from postroom.cli.main import main
@@ -49,6 +50,24 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "a socket": bind,
     "a device": lambda path: path.symlink_to(os.devnull),
 }
+
+
+@each_row("words", ["status", "backup", "doctor", "up --port 0", "mail inbox --as Ada"])
+@each_row("mode", [0o644, 0o755])
+def test_a_file_in_the_place_of_the_data_folder_is_told(
+    words: str, mode: int, tmp_path: Path, folder: Path, bare: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.touch()
+    file.chmod(mode)
+    for path in (file, file / "inner", Path(os.devnull)):
+        monkeypatch.setenv("POSTROOM_DATA_DIR", str(path))
+        done = bare(*words.split())
+        said = done.out + done.err
+        assert done.code == 78, (path, said)
+        obstacle = "it" if path != file / "inner" else str(file)
+        assert f"the data folder {path} cannot be read: {obstacle} is not a folder" in said
+        assert "chmod" not in said
 
 
 @HAS_ALL

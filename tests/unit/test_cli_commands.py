@@ -26,6 +26,7 @@ from postroom.version import __version__
 from table_rows import each_row
 
 ROOT = Path(__file__).resolve().parents[2]
+BYTES = os.fsdecode(b"\xff\xfe")
 SEND = ("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "S")
 
 
@@ -194,6 +195,29 @@ def test_wrong_usage_ends_with_two_in_either_form(bare: Run, words: str, told: s
     assert ("Error: " in for_people.err, told in for_people.err) == (True, True)
     assert (as_json.code, as_json.document["error"]["code"]) == (2, "invalid_argument")
     assert told in as_json.document["error"]["message"]
+
+
+@each_row(
+    "words, told",
+    [
+        (f"mail send --as Ada --to Ben -s {BYTES} text", "--subject"),
+        (f"mail send --as Ada --to Ben --to {BYTES} -s S text", "--to"),
+        (f"mail send --as Ada --to Ben -s S {BYTES}", "TEXT"),
+        (f"mail inbox --as {BYTES}", "--as"),
+        (f"mail inbox --as Ada -p {BYTES}", "--project"),
+        (f"tasks add {BYTES} --as Ada", "TITLE"),
+        (f"events -p {BYTES}", "--project"),
+        (f"runs list -p {BYTES}", "--project"),
+        (f"people add {BYTES}", "NAME"),
+    ],
+)
+def test_bytes_that_are_not_utf_8_are_refused_with_the_option_and_not_sent(
+    run: Run, fake: FakePostroom, words: str, told: str
+) -> None:
+    done = run(*words.split(), "--json")
+    assert (done.code, done.document["error"]["code"]) == (2, "invalid_argument")
+    assert done.document["error"]["message"] == f"{told} is not valid UTF-8"
+    assert fake.seen == []
 
 
 def test_without_a_server_a_command_ends_with_seventy_five(bare: Run, tmp_path: Path) -> None:

@@ -380,6 +380,8 @@ async def test_a_reservation_with_mode_refuse_reserves_nothing_while_another_age
     ) as refused:
         await _reserve(room, "Ben", "docs/b.md", "src/a.py", mode="refuse")
     assert refused.value.details["conflicts"][0]["holders"][0]["agent"] == "Ada"  # type: ignore[index]
+    with pytest.raises(errors.NotHolder, match=r"^Ada holds src/a.py until .*; nothing was reserved"):
+        await _reserve(room, "Ben", "src/**", mode="refuse")
     assert await _live(room) == [("Ada", "src/a.py")]
     assert (await _reserve(room, "Ada", "src/a.py", mode="refuse"))["granted"][0]["held"]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, Room, room_in_memory
+from mail_room import HARBOR, Room, everything, room_in_memory
 from postroom.contracts.errors import (
+    AgentRetired,
     InvalidArgument,
     InvalidPattern,
     NotPermitted,
@@ -581,6 +582,20 @@ async def test_a_retired_agent_holds_no_task(room: Room) -> None:
     assert await reserved(room) == []
     assert (await claim(room, "Cyd"))["epoch"] == 2
     assert check_claims(await events(room)) == {1: ("Cyd", 2)}
+
+
+async def test_no_task_is_assigned_to_a_retired_agent(room: Room) -> None:
+    await room.open()
+    number = await add(room)
+    await room.call("retire_agent", agent_name="Cyd")
+    before = await everything(room.store)
+    for tool, more in (("add_task", {"title": "Paint it"}), ("update_task", {"task_id": number})):
+        refused = await room.refused(AgentRetired, tool, agent_name="Ada", assignee="Cyd", **more)
+        assert (refused.message, refused.value) == ("Cyd is retired", "Cyd")
+        assert "assign the task to another agent" in refused.remedy
+    assert await everything(room.store) == before
+    await room.call("unretire_agent", agent_name="Cyd")
+    assert (await claim(room, "Cyd", task_id=await add(room, assignee="Cyd")))["holder"] == "Cyd"
 
 
 async def test_open_tasks_are_listed_in_pages_those_to_claim_first(room: Room) -> None:

@@ -337,6 +337,46 @@ async def test_silence_gives_the_default_which_is_never_a_yes(room, clock, asks,
     assert (given.decision.result, given.decision.by) == (result, "nobody")
 
 
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ({"choices": ["yes", "no"]}, "yes"),
+        ({"choices": ["Approve", "Reject"]}, "1"),
+        ({"choices": ["Yes, deploy", "No"]}, "Yes, deploy"),
+        ({"text": True}, "Yes"),
+        ({"text": True}, " \uff4f\uff4b! "),
+        ({"text": True}, "true."),
+        ({"form": {"properties": {"ok": {"type": "boolean"}}}}, '{"ok": true}'),
+        ({"form": {"properties": {"ok": {"type": "boolean"}}}}, "y"),
+        ({"form": {"properties": {"a": {"enum": ["Allow", "Deny"]}}}}, "a = allow"),
+    ],
+    ids=str,
+)
+async def test_silence_cannot_be_given_the_meaning_of_an_approval(room, kind, default):
+    ask = {"project_key": PROJECT, "agent_name": "Ada", "question": "Deploy?", "on_timeout": "default"}
+    with pytest.raises(InvalidArgument, match="silence is never a yes") as refused:
+        await room.mail.call("ask_person", {**ask, **kind, "default": default, "timeout_seconds": 9})
+    assert "on_timeout 'cancel'" in (refused.value.remedy or "")
+    assert await room.questions.questions() == []
+
+
+@pytest.mark.parametrize("surface", [on_page, over_http])
+@pytest.mark.parametrize(
+    "by", ["ev\nil\x1b[31m", "ana\u202e", "an\u200ba", "Ash", " ash", f"Ash@{SLUG}", "postroom", "System"]
+)
+async def test_nobody_answers_or_snoozes_under_a_hidden_name_or_that_of_the_asker_or_the_server(
+    room, surface, by
+):
+    run, question = await asked(room)
+    why = await surface(room, run, question, "yes", by)
+    assert "hidden or control characters" in why or "name of the server or of the agent that asks" in why
+    with pytest.raises(InvalidArgument):
+        await room.questions.snooze(question.number, for_ms=60_000, by=by)
+    assert (await waiting(room))[1] == question
+    [shown] = await room.questions.questions()
+    assert shown["snoozed_until"] is None
+
+
 async def test_a_text_answer_keeps_its_lines_and_none_looks_like_a_line_of_the_message(room):
     run, question = await asked(room, text=True)
     words = "First the roof.\r\nThen the gate.\r\nContinue with this answer."

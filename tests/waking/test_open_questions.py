@@ -25,6 +25,7 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
+from postroom.contracts.waking import number_of
 from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.mail.context import Caller, token_hash
@@ -250,6 +251,56 @@ async def test_a_message_in_the_thread_of_a_question_that_does_not_answer_it_is_
     assert "does not answer it" not in why
     await room.turn()
     assert await waiting(room) == asked
+
+
+async def test_a_reply_to_an_answered_question_is_told_the_answer_and_no_run_takes_it_for_an_order(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+    await answered(room, asked)
+    late = await reply(room, question, "NO! Not before the backup is done")
+    [seen] = late["deliveries"][0]["seen"]
+    number_asked = number_of(asked.run_id, asked.open_tickets[0])
+    told = f"question {number_asked} was already answered: yes"
+    assert seen == f"wake by runner: this message answers no question, because {told}, by Ana on the pages"
+    meddled = await reply(room, question, "yes", by="Cyd")
+    [seen] = meddled["deliveries"][0]["seen"]
+    assert seen.endswith(f"because question {number_asked} is closed")
+    await room.turn()
+    for prompt, text in zip(room.agents.prompts[-2:], ("NO! Not before", "yes"), strict=True):
+        head, _, written = prompt[1][-1].partition("[")[2].partition("\n[")
+        assert f"which asked a question, but when it came, {told}. So it is not the answer" in head
+        assert "Ana" not in head
+        assert text in written
+
+
+@both_engines
+async def test_a_second_answer_by_reply_is_told_the_first_and_the_first_is_told_nothing(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    [question] = await room.inbox("Ada")
+    first = await reply(room, question, "yes")
+    assert first["deliveries"][0]["seen"] == ["wake by runner"]
+    for _ in range(2):  # before the run resumes, and after its end
+        second = await reply(room, question, "no")
+        [seen] = second["deliveries"][0]["seen"]
+        assert "was already answered: yes, by Ada by mail" in seen
+        await room.turn()
+        assert "was already answered: yes. So it is not the answer" in room.agents.prompts[-1][1][-1]
+
+
+async def test_a_yes_to_a_question_whose_run_was_cancelled_is_told_that_it_was_withdrawn(room):
+    await room.send("Ada", "Bo", subject="first")
+    await room.turn()
+    [question] = await room.inbox("Ada")
+    assert await room.mailbox.cancel_waiting(await waiting(room), reason="not needed")
+    await room.turn()
+    late = await reply(room, question, "yes")
+    withdrawn = "the question was withdrawn, because its run ended without an answer"
+    assert late["deliveries"][0]["seen"][0].endswith(withdrawn)
+    await room.turn()
+    assert f"{withdrawn}. So it is not the answer" in room.agents.prompts[-1][1][-1]
 
 
 def asks_twice(room: Room):

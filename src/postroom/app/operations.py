@@ -32,6 +32,7 @@ from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.tokens import NamedTokens, TokenView
+from postroom.mail.waking.open_questions import COMMAND_LINE, OVER_HTTP
 from postroom.services.administration import (
     AnsweredQuestion,
     BackupView,
@@ -45,7 +46,6 @@ from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService, place_in_list
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
-from postroom.services.shown import COMMAND_LINE, OVER_HTTP
 from postroom.services.work import WorkService
 
 _MAX_PATH_LENGTH: Final = 4096

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.client import Server, with_query
 from postroom.cli.options import (
     HERE,
     Acting,
@@ -89,7 +88,7 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
         arguments = {
             key: "yes" if item is True else item for key, item in given.items() if item not in (None, False)
         }
-        path, body = f"{path}?{urlencode(arguments)}" if arguments else path, None
+        path, body = with_query(path, arguments), None
     if "doing" in row:
         return server.admin_long(str(row["doing"]), method, path, body)
     return server.admin(method, path, body)

@@ -104,6 +104,7 @@ class Server:
                 code.
         """
         by_key = {key: value for key, value in arguments.items() if value is not None}
+        _refuse_broken_text(by_key)
         named = next(self._ids)
         document = {
             "jsonrpc": "2.0",
@@ -125,7 +126,7 @@ class Server:
             PostroomError: The server returned an error; the exception has the class that belongs to the
                 error's code.
         """
-        reply = self._exchange("GET", f"{path}?{urlencode(query)}", None, {})
+        reply = self._exchange("GET", with_query(path, query), None, {})
         if reply.status != 200:
             raise refused(reply)
         return reply.body
@@ -138,6 +139,7 @@ class Server:
             PostroomError: The server returned an error; the exception has the class that belongs to the
                 error's code.
         """
+        _refuse_broken_text(body or {})
         reply = self._exchange(method, path, body, {"Accept": "application/json"})
         result = reply.json()
         if not 200 <= reply.status < 300:
@@ -198,6 +200,27 @@ class Server:
         typed = {} if content is None else {"Content-Type": "application/json"}
         call = Call(method=method, path=path, body=content, headers={**headers, **typed})
         return exchange(self.endpoint, call, timeout=self._timeout)
+
+
+def with_query(path: str, fields: Mapping[str, object]) -> str:
+    """Return a path with these fields as its query; a list is repeated for each entry.
+
+    Raises:
+        InvalidArgument: A field is not valid UTF-8.
+    """
+    _refuse_broken_text(fields)
+    return f"{path}?{urlencode(fields, doseq=True)}" if fields else path
+
+
+def _refuse_broken_text(fields: Mapping[str, object]) -> None:
+    """Raise InvalidArgument for a field with bytes that are not UTF-8, which Python keeps as surrogates."""
+    for name, value in fields.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise errors.InvalidArgument(
+                f"`{name}` is not valid UTF-8", remedy="pass text that is encoded as UTF-8"
+            ) from error
 
 
 def _answer_to(named: int, reply: Reply) -> dict[str, object]:

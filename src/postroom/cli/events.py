@@ -8,13 +8,12 @@ import signal
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import show
 from postroom.cli.call import shows
-from postroom.cli.client import Server
+from postroom.cli.client import Server, with_query
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
 from postroom.contracts.catching_up import summary_lines
@@ -118,7 +117,7 @@ def _follow_events(asked: Mapping[str, object], after: int | None) -> Iterator[M
 
 
 def _ask(server: Server, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
-    return server.admin("GET", f"/v1/{name}?{urlencode(arguments, doseq=True)}")
+    return server.admin("GET", with_query(f"/v1/{name}", arguments))
 
 
 def _as_line(one: Mapping[str, Any]) -> str:

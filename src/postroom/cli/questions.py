@@ -13,7 +13,7 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH, plain_yes_no
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, plain_yes_no
 from postroom.contracts.quoting import exact
 from postroom.services.cut_ids import whole_id
 
@@ -164,7 +164,7 @@ def _name(given: str | None) -> str | None:
     """Return the given name or, without one, the login name of the person at this terminal.
 
     Raises:
-        InvalidArgument: The given name is blank, or too long.
+        InvalidArgument: The given name is blank or too long, or contains hidden characters.
     """
     if given is not None:
         if not 0 < len(given.strip()) <= MAX_NAME_LENGTH:
@@ -174,7 +174,7 @@ def _name(given: str | None) -> str | None:
                 value=given[:MAX_NAME_LENGTH],
                 remedy="pass your name; or leave out --by to use your login name",
             )
-        return given.strip()
+        return check_person_name(given)
     try:
         return pwd.getpwuid(os.getuid()).pw_name[:MAX_NAME_LENGTH]
     except KeyError:  # the account has no name, for example in a container

@@ -361,7 +361,7 @@ class IdempotencyConflict(StateError):
 
 
 class AgentRetired(StateError):
-    """The agent is retired: it neither sends nor receives messages."""
+    """The agent is retired: it neither sends nor receives messages, and no task can be assigned to it."""
 
     code = "agent_retired"
     default_remedy = "call unretire_agent, or write to another agent"

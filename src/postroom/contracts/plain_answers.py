@@ -4,6 +4,9 @@ import re
 from typing import Final
 from unicodedata import normalize
 
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.quoting import one_line, quoted
+
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _PLAIN: Final = re.compile(
@@ -12,10 +15,41 @@ _PLAIN: Final = re.compile(
 """A yes or a no with nothing that could limit it: "yes?", "yes..." and "yes, but" are neither."""
 
 
+_APPROVES: Final = re.compile(
+    r"(?:yes|yeah|yep|ok|okay|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?)\b.*|(?:y|true)\W*"
+)
+
+
+def approves(text: str) -> bool:
+    """Return whether a text begins with a word of approval, so that it may not stand for silence."""
+    return _APPROVES.fullmatch(fold_case(text)) is not None
+
+
 def plain_yes_no(text: str) -> bool | None:
     """Return whether a text is a plain yes or no, such as "Yes." or "No, thanks!"; None for other texts."""
     plain = _PLAIN.fullmatch(fold_case(text))
     return None if plain is None else plain["yes"] is not None
+
+
+def check_person_name(name: str) -> str:
+    """Return the name that a person states, without surrounding spaces.
+
+    Raises:
+        InvalidArgument: The name is too long, or contains a control character or another hidden character.
+    """
+    plain = name.strip()
+    if len(plain) > MAX_NAME_LENGTH or one_line(plain) != plain:
+        has = (
+            f"is longer than {MAX_NAME_LENGTH}"
+            if len(plain) > MAX_NAME_LENGTH
+            else "contains hidden or control"
+        )
+        raise InvalidArgument(
+            f"the name {quoted(plain)} {has} characters",
+            value=one_line(plain[:MAX_NAME_LENGTH]),
+            remedy=f"pass your name in 1 to {MAX_NAME_LENGTH} visible characters on one line",
+        )
+    return plain
 
 
 def fold_case(text: str) -> str:

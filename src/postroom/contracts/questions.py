@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.plain_answers import fold_case, plain_yes_no
+from postroom.contracts.plain_answers import approves, fold_case, plain_yes_no
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -359,7 +359,10 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, which may be given as text; None for other values. A whole number becomes an int."""
+    """Return a number, which may be given as text; None for any other value.
+
+    A whole number is returned as an int.
+    """
     try:
         number = float(given) if isinstance(given, str | int | float) else float("nan")
     except (ValueError, OverflowError):
@@ -434,13 +437,21 @@ def asked_for(
             remedy="leave out default, and use on_timeout 'no' or 'cancel'",
         )
     try:
-        _read(wanted, default)
+        result, _ = _read(wanted, default)
     except _Misfit as error:
         raise InvalidArgument(
             f"default is not a valid answer to the question: {error}",
             value=_abbreviate(default),
             remedy=f"as the default, pass {wanted.takes}",
         ) from error
+    values = result["values"] if kind is QuestionKind.FORM else result
+    for value in values.values() if isinstance(values, dict) else ():
+        if value is True or (isinstance(value, str) and approves(value)):
+            raise InvalidArgument(
+                f"default approves with {_abbreviate(value)}: silence is never a yes",
+                value=_abbreviate(default),
+                remedy="pass a default that approves nothing, or use on_timeout 'cancel'",
+            )
     return Asked(kind=kind, choices=tuple(choices), fields=fields, action=action, default=default)
 
 

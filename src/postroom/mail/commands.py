@@ -443,7 +443,7 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = []
     not_by: Annotated[list[str], Meta(max_length=10, description="who may not answer, as in to")] = []
     action: Annotated[str, Meta(max_length=4000, description="exactly the action that a yes permits")] = ""
-    default: Annotated[str, Meta(max_length=2000, description="a choice or text; never a yes")] = ""
+    default: Annotated[str, Meta(max_length=2000, description="a choice or text; no word of approval")] = ""
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -842,6 +842,8 @@ _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
 _NUMBER = re.compile(
     r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
 )
+_TASK_IDS = frozenset({"task_id", "depends_on"})
+_BEGINS_WITH_TASK = re.compile(r"\Atask[ _-]?(?=#? ?\d)")
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
@@ -1185,7 +1187,10 @@ def _plain_files(value: object) -> object:
 
 def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
     """Return an attachment with the right field names; its content, even a data URL, in standard base64."""
-    file = _with_known_names(given, AttachmentIn)
+    file = {
+        name: str(value) if _is_number(value) else value
+        for name, value in _with_known_names(given, AttachmentIn).items()
+    }
     text = file.get("content_base64")
     if not isinstance(text, str):
         return file
@@ -1305,6 +1310,8 @@ def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object
         next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item for item in items
     ]
     yield [next(_forms_of_text(item, kind, name), item) if isinstance(item, str) else item for item in items]
+    if not name.endswith("paths"):  # there, a number is more likely to be the id of a reservation
+        yield [str(item) if _is_number(item) else item for item in items]
     yield [{"path": item} if isinstance(item, str) else item for item in items]
 
 
@@ -1324,6 +1331,8 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
         yield _TRUTHS.get(word, word)
     if name.endswith("limit"):
         word = _BEFORE_A_UNIT.sub("", word)
+    if name in _TASK_IDS:
+        word = _BEGINS_WITH_TASK.sub("", word)
     if int in kinds and (number := _NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
         if "," in number[1] and name.endswith(("_id", "ids")):
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
@@ -1531,6 +1540,7 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "agent_name": _plain_name,
     "sender_name": _plain_name,
     "requester": _plain_name,
+    "assignee": _plain_name,
     "to": _one_or_more_names,
     "cc": _plain_names,
     "bcc": _plain_names,

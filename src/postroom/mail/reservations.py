@@ -267,7 +267,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     if refuses and (path := next(filter(older.get, older), None)):
         first = older[path][0]
         raise NotHolder(
-            f"{first.holder} holds {path} until {iso(first.expires_at)}; nothing was reserved",
+            f"{first.holder} holds {first.pattern} until {iso(first.expires_at)}; nothing was reserved",
             value=path,
             remedy="write to the holder, or reserve other paths",
             details={"conflicts": answer["conflicts"]},

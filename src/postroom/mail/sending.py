@@ -586,6 +586,10 @@ def _seen_by(
             seen[recipient.agent_id] = CHAT if recipient.project_slug == PEOPLE_SLUG else RUNNER
         else:
             seen[recipient.agent_id] = HOOK if reach[recipient.agent_id].has_session else INBOX
+    for recipient in run if message.reply_to is not None else ():
+        slug, name = recipient.project_slug, recipient.name
+        if late := open_questions.why_late(tx, message, slug, name, is_for_sender=True):
+            seen[recipient.agent_id] += f": this message answers no question, because {late}"
     return seen
 
 

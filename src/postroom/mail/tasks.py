@@ -11,6 +11,7 @@ from typing import Final, NotRequired, TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
+    AgentRetired,
     InvalidArgument,
     NotPermitted,
     TaskCircle,
@@ -347,6 +348,7 @@ def add_task(context: WriteContext, asked: AddTask) -> TaskView:
 
     Raises:
         UnknownTask, UnknownAgent, InvalidPattern: A dependency, the assignee or a path is not valid.
+        AgentRetired: The assignee is retired.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     depends_on = list(dict.fromkeys(asked.depends_on))
@@ -390,6 +392,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
         TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
         TaskNotReady: The task has ended, or its attributes cannot change while it is claimed.
         TaskCircle: One of its new dependencies depends on the task itself.
+        AgentRetired: The new assignee is retired.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     end_leases(context, project)
@@ -822,12 +825,20 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 
     Raises:
         UnknownAgent: The assignee is an agent's name, and the project has no such agent.
+        AgentRetired: The assignee is a retired agent, which can claim no task.
     """
     if not assignee.strip():
         return ANYBODY
     if assignee.startswith(ROLE):
         return _checked_role(assignee)
-    return f"{AGENT}{find_agent(context.tx, project, assignee.strip()).id}"
+    agent = find_agent(context.tx, project, assignee.strip())
+    if agent.retired_at is not None:
+        raise AgentRetired(
+            f"{agent.name} is retired",
+            value=agent.name,
+            remedy="call unretire_agent, or assign the task to another agent",
+        )
+    return f"{AGENT}{agent.id}"
 
 
 def _tell_assignees(

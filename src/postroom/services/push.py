@@ -25,7 +25,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
 from postroom.contracts.questions import Given, QuestionKind, may_answer, person
 from postroom.contracts.quoting import exact, one_line
@@ -37,12 +37,13 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.gateway.replies import question_of
 from postroom.leases import Leases
 from postroom.log import get_logger
+from postroom.mail.waking.open_questions import NOTIFICATION
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions
 from postroom.services.questions import TAKE_BACK_MS, QuestionService, open_question
 from postroom.services.runs import RunService, owner_of
-from postroom.services.shown import NOTIFICATION, SurfaceRecords
+from postroom.services.shown import SurfaceRecords
 from postroom.stores.changes import MAIL
 from postroom.stores.store import Joined, SqlStore, Transaction
 
@@ -192,6 +193,7 @@ class PushNotifier:
             raise InvalidArgument(
                 f"a name must have 1 to {MAX_NAME_LENGTH} characters", value="by", remedy="enter your name"
             )
+        check_person_name(name)
         key = await self._server_key()
         try:
             await asyncio.to_thread(self._seal, b"", p256dh, auth)

@@ -15,7 +15,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, fold_case
 from postroom.contracts.questions import (
     NOBODY,
     Answerer,
@@ -46,9 +46,10 @@ from postroom.gateway.replies import (
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
+from postroom.mail.names import look_alike
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
-from postroom.mail.waking.open_questions import IN_WINDOW
+from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where
 from postroom.mail.waking.prompts import ASKED, ASKING, agent_thread
 from postroom.services.administration import (
     AnsweredQuestion,
@@ -58,7 +59,7 @@ from postroom.services.administration import (
 )
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, open_runs, owner_of, project_threads, whose
-from postroom.services.shown import CAN_TAKE_BACK, COMMAND_LINE, SurfaceRecords, answered_where, surfaces_of
+from postroom.services.shown import CAN_TAKE_BACK, SurfaceRecords, surfaces_of
 from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
@@ -66,6 +67,8 @@ POLL_MS = 5_000
 SILENCE = "no answer came in time"
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
+_NOT_PEOPLE: Final = ("postroom", "system")
+"""Names under which nobody answers."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
@@ -255,7 +258,7 @@ class QuestionService:
         await self._put_off(*await self._asked_in(slug, run_id, number), for_ms=for_ms, by=by)
 
     async def _put_off(self, run: RunRecord, question: Question, *, for_ms: int, by: str) -> SnoozedQuestion:
-        now = self._clock.now()
+        now, by = self._clock.now(), _name_of_person(run, by)
         until = now + for_ms
         await self._store.write(
             lambda tx: tx.mail.snooze(run.run_id, question.call_id, until=until, by=by, now=now),
@@ -443,6 +446,8 @@ class QuestionService:
         return meant[0]
 
     async def _hand_over(self, run: RunRecord, question: Question, given: Given) -> ToolCallResume:
+        if given.by.is_operator:
+            given = replace(given, by=person(_name_of_person(run, given.by.name)))
         decision = question.decision(given, self._clock.now())
         # A granted budget lets other runs start at once, and a chat shows an answer at once, so these
         # answers cannot be withdrawn.
@@ -510,6 +515,25 @@ class QuestionService:
             and run.status is RunStatus.WAITING
             and not is_chat(run.thread_id),
         )
+
+
+def _name_of_person(run: RunRecord, name: str) -> str:
+    """Return the name that a person states at a question of a run.
+
+    Raises:
+        InvalidArgument: The name contains hidden characters, or looks like that of the server or of the
+            agent that asks.
+    """
+    name = check_person_name(name)
+    asker, _, _ = owner_of(run.thread_id)
+    bare = fold_case(name).removeprefix("human:").partition("@")[0].strip()
+    if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
+        raise InvalidArgument(
+            f"{quoted(name)} is the name of the server or of the agent that asks, not of a person",
+            value=name,
+            remedy="pass your own name",
+        )
+    return name
 
 
 def home_of(slug: str) -> str:

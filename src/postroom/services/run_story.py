@@ -16,10 +16,11 @@ from postroom.contracts.waking import number_of
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
 from postroom.mail.reservations import in_run
+from postroom.mail.waking.open_questions import answered_where
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import newest_events, output_in
 from postroom.services.runs import whose
-from postroom.services.shown import Surface, answered_where, surfaces_of
+from postroom.services.shown import Surface, surfaces_of
 from postroom.stores.store import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]

@@ -13,31 +13,16 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord
-from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import number_of
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
-from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.mail.waking.open_questions import NOTIFICATION, PAGES
 from postroom.mail.waking.prompts import ASKING
 from postroom.stores.store import SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 KIND: Final = "question_shown"
-PAGES: Final = "page"
-COMMAND_LINE: Final = "operator"
-OVER_HTTP: Final = "http"
-NOTIFICATION: Final = "notification"
-_SURFACES: Final = {
-    PAGES: "on the pages",
-    COMMAND_LINE: "at the command line",
-    OVER_HTTP: "over HTTP",
-    NOTIFICATION: "in a notification",
-    "chat": "in a chat",
-    BY_MAIL: "by mail",
-    IN_WINDOW: "in the window of the client",
-}
-"""The surfaces on which people answer, keyed by the prefix of the decision's id."""
 CAN_TAKE_BACK: Final = (PAGES, NOTIFICATION)
 """The surfaces whose answers can be withdrawn for some seconds before the agent gets them."""
 _WRITER: Final = "questions"
@@ -53,11 +38,6 @@ class Surface:
 
     where: str
     at: int | None
-
-
-def answered_where(decision: ToolCallResume) -> str:
-    """Return the surface on which a question was answered, in words; empty if nobody answered."""
-    return _SURFACES.get(decision.decision_id.partition("/")[0], "")
 
 
 class SurfaceRecords:

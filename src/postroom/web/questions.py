@@ -13,8 +13,8 @@ from postroom.contracts.messages import Json
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, QuestionKind, person
 from postroom.contracts.runs import AnsweredTicket
+from postroom.mail.waking.open_questions import PAGES
 from postroom.services.questions import MAX_OPEN
-from postroom.services.shown import PAGES
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links

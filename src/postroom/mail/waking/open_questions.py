@@ -14,10 +14,12 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
 from postroom.contracts.questions import MAX_TEXT_LENGTH, Answerer, Given, decision_on
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.quoting import one_line, quoted
+from postroom.contracts.runs import RunRecord, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import number_of
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
-from postroom.mail.waking.prompts import agent_thread, lane_of
+from postroom.mail.waking.prompts import HAS_QUESTION, agent_of, agent_thread, lane_of
 from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
@@ -27,8 +29,27 @@ BY_MAIL: Final = "mail"
 """Prefix of the ids of decisions that were made by a reply."""
 ASKED_AGAIN: Final = "again"
 """Prefix of the ids of decisions that close a question because its agent asked it again in another form."""
+PAGES: Final = "page"
+COMMAND_LINE: Final = "operator"
+OVER_HTTP: Final = "http"
+NOTIFICATION: Final = "notification"
+_SURFACES: Final = {
+    PAGES: "on the pages",
+    COMMAND_LINE: "at the command line",
+    OVER_HTTP: "over HTTP",
+    NOTIFICATION: "in a notification",
+    "chat": "in a chat",
+    BY_MAIL: "by mail",
+    IN_WINDOW: "in the window of the client",
+}
+"""The surfaces on which people answer, keyed by the prefix of the decision's id."""
 _SHOWN: Final = 200
 """How many characters of a question the senders of messages see while their messages wait for its answer."""
+
+
+def answered_where(decision: ToolCallResume) -> str:
+    """Return the surface on which a question was answered, in words; empty if nobody answered."""
+    return _SURFACES.get(decision.decision_id.partition("/")[0], "")
 
 
 def takes_reply(run: RunRecord) -> bool:
@@ -138,6 +159,49 @@ def _why_no_answer(tx: RecordReads, run: RunRecord, message: Message) -> str:
     if message.sender_id not in readers and not _answerer(tx, message.sender_id).is_operator:
         return "; this message does not answer it: only people, and those whom it was sent to, may answer it"
     return f"; this message does not answer it: only a reply to message {asks.id} does"
+
+
+def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_sender: bool) -> str:
+    """Return why a reply to a question of this agent answers nothing; empty for every other message.
+
+    The agent's prompt and the result for the sender both state it. The agent does not learn who answered, and
+    a sender who may not see the question does not learn the answer.
+    """
+    run_id = None if message.reply_to is None else tx.answering_run(message.reply_to)
+    run = None if run_id is None else tx.run_of(run_id)
+    if run is None or message.reply_to is None or agent_of(run.thread_id) != (slug, name):
+        return ""
+    asks = tx.messages([message.reply_to]).get(message.reply_to)
+    if asks is None or HAS_QUESTION.format(name=name) not in asks.body_md:
+        return ""
+
+    def is_asked(ticket: RunWaitingTicket) -> bool:
+        return ticket.updated_at <= asks.created_at and f"- {one_line(ticket.reason)}" in asks.body_md
+
+    if any(map(is_asked, run.open_tickets)):
+        return "" if is_for_sender else "the question is open, and no reply by this sender answers it"
+    closed = [answered for answered in run.answered if is_asked(answered.ticket)]
+    if any(one.decision.decision_id.startswith(f"{BY_MAIL}/{message.id}/") for one in closed):
+        return ""  # this message is the answer
+    if not closed:
+        return "" if run.is_open else "the question was withdrawn, because its run ended without an answer"
+    by = _answerer(tx, message.sender_id)
+    is_reader = any(one.agent_id == message.sender_id for one in tx.recipients([asks.id])[asks.id])
+    last, told = max(one.ticket.updated_at for one in closed), list[str]()
+    for one in closed:
+        if one.ticket.updated_at < last:
+            continue  # the run asked the same again
+        decision, number = one.decision, number_of(run.run_id, one.ticket)
+        if is_for_sender and not (is_reader or by.is_operator):
+            told.append(f"question {number} is closed")
+            continue
+        word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
+        answer = ": ".join(filter(None, (word, quoted(decision.reason) if decision.reason else "")))
+        who = ", by " + " ".join(
+            filter(None, (one_line(decision.by or "somebody"), answered_where(decision)))
+        )
+        told.append(f"question {number} was already answered: {answer}{who if is_for_sender else ''}")
+    return "; ".join(told)
 
 
 def why_held(name: str, run: RunRecord) -> str:

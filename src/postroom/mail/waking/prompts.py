@@ -54,6 +54,8 @@ STOPS = {
 }
 """Reasons why the built-in loop stops, worded for a person who waits for an answer."""
 NO_WORDS = "(The run ended without an answer.)"
+HAS_QUESTION: Final = "{name} has a question:"
+"""The line above the questions in the message that asks them."""
 CUT = "(The beginning was cut off, because the answer exceeds the limit for a message.)\n\n"
 
 
@@ -106,8 +108,11 @@ def messages_named(ids: Sequence[str]) -> list[int]:
     ]
 
 
-def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str) -> str:
-    """Return a message as text for its recipient's run; `nonce` is different for each message."""
+def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str, late: str = "") -> str:
+    """Return a message as text for its recipient's run; `nonce` is different for each message.
+
+    `late` states why a reply to a question of the recipient is not its answer.
+    """
     kind = "the answer of a run" if origin.is_answer else f"a message from {quoted(origin.program)}"
     proved = "proved by its token" if origin.verified else "not proved"
     asker = one_line(origin.address)
@@ -118,6 +123,12 @@ def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str) -> s
         f"Subject: {one_line(message.subject)}\nImportance: {one_line(message.importance)}\n\n"
         f"{message.body_md}"
     )
+    if late:
+        head += (
+            f"\n\nMessage {message.id} replies to your message {message.reply_to}, which asked a question, "
+            f"but when it came, {late}. So it is not the answer, and a yes in it permits nothing. If it "
+            "objects to an earlier answer, ask with ask_person before you go on."
+        )
     return f"{head}\n\n{between(nonce, written)}"
 
 
@@ -212,7 +223,7 @@ def asks(name: str, said: str, questions: Sequence[RunWaitingTicket], *, by_repl
     parts = (
         *(question.asked.permits for question in questions),
         readable(said).strip(),
-        f"{name} has a question:",
+        HAS_QUESTION.format(name=name),
         "\n".join(listed),
         f"Answer {how}.",
     )

@@ -31,7 +31,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
-from postroom.mail.waking.open_questions import answers, given_by_reply
+from postroom.mail.waking.open_questions import answers, given_by_reply, why_late
 from postroom.mail.waking.prompts import (
     Origin,
     agent_of,
@@ -155,13 +155,16 @@ class OpenChange:
                 woken_reader, message.thread_id, message.reply_to, message.sender_id
             ):
                 # otherwise a round finds it once others were read; an existing message stays unchanged
-                asking = self._find_waiting_run(woken_reader, message.reply_to, message.sender_id)
+                asking, late = self._find_waiting_run(woken_reader, message.reply_to, message.sender_id), ""
                 answers_given: Sequence[tuple[str, ToolCallResume]] = ()
                 if asking is not None:
                     try:
                         answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
-                    except (NotPermitted, InvalidArgument):
-                        asking = None  # the message waits, and its sender is told why
+                    except (NotPermitted, InvalidArgument) as error:
+                        asking, late = None, error.message  # the message waits, and its sender is told why
+                elif message.reply_to is not None:
+                    project, agent = woken_reader
+                    late = why_late(self.tx.mail, message, project.slug, agent.name, is_for_sender=False)
                 orders = (
                     self.tx.mail.tasks_claimed_in(place_in_message(message.id))
                     if message.thread_id.startswith(TASK_THREAD)
@@ -171,7 +174,7 @@ class OpenChange:
                 text = (
                     as_order(orders[0], message, origin, reader=reader, nonce=nonce)
                     if orders
-                    else as_prompt(message, origin, reader=reader, nonce=nonce)
+                    else as_prompt(message, origin, reader=reader, nonce=nonce, late=late)
                 )
                 mode = DeliveryMode(
                     boundary=Boundary.NEXT_STEP,

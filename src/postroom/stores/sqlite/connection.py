@@ -241,7 +241,7 @@ def refuse_denied(path: Path) -> None:
         StoreReadOnly: A file is not writable; the error names its owner and the remedy.
     """
     wanted = os.R_OK | os.W_OK
-    if (value := denied(path.parent, wanted)) is not None:
+    if (value := denied(path.parent, wanted | os.X_OK)) is not None:
         raise StoreReadOnly(
             f"{path} cannot be written: {value.why(path)}", value=str(path), remedy=value.remedy
         )
