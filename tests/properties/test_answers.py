@@ -143,7 +143,7 @@ async def in_window(room: WorkRoom, asked: Asked, words: str, by: str) -> None:
         content = dict(part.strip().partition(" = ")[::2] for part in words.replace(";", "\n").split("\n"))
     arguments = {"project_key": PROJECT, "agent_name": "Ada"}
     reply = {"action": "accept", "content": content}
-    await Windows(room.questions).take(arguments, asked.question.number, reply, by)
+    await Windows(room.questions).take(arguments, asked.question.number, reply, by, left=2)
 
 
 SURFACES: Final[dict[str, Callable[..., Any]]] = {
