@@ -34,7 +34,8 @@ _OVER_A_LIMIT = {
     "token_budget": "Stopped: the run reached its limit of tokens.",
 }
 POSSIBLE_DUPLICATE = "(You may have received this before: the last attempt was interrupted.)"
-STARTING_UP = "The agent was still starting, so the run was stopped before it began."
+STARTING_UP = "The agent was still starting up, so the run was stopped before it began."
+"""Programs look for the words "starting up"."""
 STOPPING = "Stopping."
 BUSY = (
     "Rejected: the agent is busy. Send the message again later. This notice appears at most every 30 seconds."
