@@ -47,6 +47,8 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if any(word.startswith("-") for word in sys.argv[1:]):
+        sys.exit("docs/generate.py takes no options: give at most a folder")
     if len(sys.argv) == 1:
         command_table.FILE.write_text(command_table.text(), encoding="utf-8", newline="\n")
     write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

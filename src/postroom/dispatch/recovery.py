@@ -102,7 +102,8 @@ class Recovery:
             StoreError: The store could not be read; completed recoveries remain.
         """
         config = self._core.config
-        await self._core.store.read_again()  # rows that an earlier release could not read may be readable now
+        # Rows that an earlier release skipped may be readable now; rows skipped since the start are not retried.
+        await self._core.store.read_again(until=self._core.store.opened_at)
         if config.is_exclusive:
             await self._take_over(lambda consumer: consumer != self._core.consumer_id)
         await self.take_over_from_gone()
@@ -463,7 +464,7 @@ class Rounds:
         )
         try:
             purged = await self._core.observed("purge_terminal", purge)
-            await self._core.store.read_again(older_than_ms=_READ_AGAIN_MS)
+            await self._core.store.read_again(until=self._core.now() - _READ_AGAIN_MS)
             if config.budgets:
                 gone = now - milliseconds(config.gc_ttl)
                 await self._core.store.write(lambda tx: tx.runs.threads.forget_spending(gone))

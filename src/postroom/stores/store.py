@@ -207,6 +207,7 @@ class SqlStore:
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
         self.clock = engine.clock
+        self.opened_at = self.clock.now()
         """The clock that the store uses."""
         self.changes = changes or ChangeNotifier()
         """Notifications about commits of this and other processes."""
@@ -311,12 +312,12 @@ class SqlStore:
         rows = await self.engine.read(lambda sql: sql.all("store.unreadable", parameters))
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
-    async def read_again(self, *, older_than_ms: int = 0) -> None:
-        """Try again to read rows that were skipped at least `older_than_ms` ago.
+    async def read_again(self, *, until: int | None = None) -> None:
+        """Try again to read rows that were skipped at this time or before; None stands for all rows.
 
         A row that is still unreadable is skipped again.
         """
-        parameters = {"until": self.clock.now() - older_than_ms, "limit": 1}
+        parameters = {"until": self.clock.now() if until is None else until, "limit": 1}
         if await self.engine.read(lambda sql: sql.all("store.unreadable", parameters)):
             await self.engine.write(lambda sql: sql.run("store.read_again", parameters))
 
