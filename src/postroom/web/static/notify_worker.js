@@ -16,7 +16,7 @@ async function showNow(notice, isResult) {
   const names = isClosed || (answer && most < 2) ? [] : [...(answer ? ["yes", "no"] : []), "open"].slice(0, most);
   const actions = names.map((action) => ({ action, title: BUTTONS[action] }));
   // Browsers require that each push shows something, so what was dismissed is shown and closed. It has a tag of its own,
-  // because a browser that still closes a notification closes also the next one with its tag.
+  // because a browser may also close the next notification that has the same tag.
   const isGone = isClosed && !isResult && !shown.length, label = isGone ? `${tag}/end` : tag;
   await registration.showNotification(title, {
     body, tag: label, actions, data: notice, silent: !!isClosed, requireInteraction: !!answer && !isClosed,
