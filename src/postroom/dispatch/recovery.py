@@ -102,7 +102,7 @@ class Recovery:
             StoreError: The store could not be read; completed recoveries remain.
         """
         config = self._core.config
-        # Rows that an earlier release skipped may be readable now. Rows skipped since the start are not retried.
+        # Rows that an earlier release skipped may be readable now; rows skipped since the start are not.
         await self._core.store.read_again(until=self._core.store.opened_at)
         if config.is_exclusive:
             await self._take_over(lambda consumer: consumer != self._core.consumer_id)
