@@ -1230,7 +1230,9 @@ class _Held:
                 try:
                     yield waits_for
                     step = partial(work.send, None)
-                except Exception as error:  # the work must not handle even a failure while the claim is uncertain
+                except (
+                    Exception
+                ) as error:  # the work must not handle even a failure while the claim is uncertain
                     step = partial(work.throw, error)
                 if self._leases.is_late(self._job):
                     yield from self._leases.settled(self._job).__await__()
