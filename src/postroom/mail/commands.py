@@ -620,8 +620,8 @@ class AddTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class UpdateTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change a task, give it back (ready), block it with a reason or `depends_on`, or cancel it.
 
-    Only its author may change what it demands; only its author or holder may block or cancel it. To give back
-    or block your task, send its `epoch`.
+    Only its author may change what it demands; only author or holder may block or cancel it. To give back
+    or block yours, send its `epoch`.
     """
 
     project_key: ProjectKey
@@ -655,16 +655,14 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Record a fact; other agents receive it when they work on its files or task.
+    """Record a fact under its topic; other agents receive it when they work on its files or task.
 
     If it contradicts an older note, the error shows that note.
     """
 
     project_key: ProjectKey
     agent_name: AgentName
-    subject: Annotated[
-        str, Meta(min_length=1, max_length=MAX_SUBJECT, description="the topic alone: port of the lamp")
-    ]
+    subject: Annotated[str, Meta(min_length=1, max_length=MAX_SUBJECT)]
     text: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
     paths: Paths = []
     task_id: MessageId | None = None
