@@ -499,7 +499,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header that marks the e-mail as sent by a program or a mailing list, or None."""
+    """Return the header that shows that a program or a mailing list sent the e-mail, or None."""
     fields = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
