@@ -1075,7 +1075,7 @@ class TaskReads:
         return self._tasks("tasks.held", agent_id=agent_id)
 
     def unclaimed_tasks(self, project_id: int, assignee: str) -> dict[int, dict[int, str]]:
-        """Return the titles of the ready, waiting and blocked tasks of an assignee, by author and by task id."""
+        """Return titles of the ready, waiting and blocked tasks of an assignee, by author and task id."""
         titles = defaultdict[int, dict[int, str]](dict)
         values = {"project_id": project_id, "assignee": assignee}
         for author_id, task_id, title in self._tx.all("tasks.unclaimed_of", values):
