@@ -1073,6 +1073,10 @@ class TaskReads:
         """
         return self._tasks("tasks.held", agent_id=agent_id)
 
+    def unclaimed_tasks(self, project_id: int, assignee: str) -> list[Task]:
+        """Return the ready, waiting and blocked tasks that are assigned to `assignee`, ordered by id."""
+        return self._tasks("tasks.unclaimed_of", project_id=project_id, assignee=assignee)
+
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
         """Return whether a quarter of the lease of one of the agent's claims has passed since its renewal."""
         return self._tx.one("tasks.is_renewal_due", {"agent_id": agent_id, "now": now}) is not None
