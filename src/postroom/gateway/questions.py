@@ -26,7 +26,7 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The result of a decision: the reply, and the question, which this or an earlier decision answered."""
+    """The reply to a person who answered a question, and the answered question."""
 
     note: str
     question: Question | None = None
@@ -50,9 +50,10 @@ class Questions:
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def everywhere(self) -> AsyncIterator[tuple[str, Question, int | None]]:
-        """Yield the open questions of all agents, those of the oldest run first and snoozed ones last.
+        """Yield the open questions of all agents, oldest runs first; snoozed questions come last.
 
-        Each is yielded with its thread and with the time until which it is snoozed. Runs are read as needed.
+        Each question comes with its thread and the time until which it is snoozed. Runs are read page by
+        page.
         """
         place, later = (0, ""), list[tuple[str, Question, int]]()
         while (found := await self._threads.asked_since(*place))[0]:
@@ -71,8 +72,8 @@ class Questions:
     async def inbox(self, words: str) -> str:
         """Format the open questions of all agents for a chat, each with the command that answers it.
 
-        `words` are the number of the only question to show, whole, or `after` and the number after which the
-        list continues.
+        With a question's number as `words`, only that question is shown, uncut. With `after N`, the list
+        continues after question N.
         """
         named, _, after = words.strip().lower().partition(" ")
         number = after.strip() if named == "after" else named
@@ -101,13 +102,12 @@ class Questions:
     ) -> Decided:
         """Answer the question on these threads whose number is the first word of `words`.
 
-        If `approved` is None, the remaining words are the answer; otherwise they are a comment. With
-        `everywhere`, if these threads have no question with that number, the question of any other agent
-        with that number is answered.
+        If `approved` is None, the remaining words are the answer; otherwise they are a comment. If
+        `everywhere` is true and these threads have no question with that number, the questions of all other
+        agents are searched for the number.
 
-        Without a number, no question is answered, because the question that the person saw may have been
-        answered already while another one is open. The reply then lists the open questions with their
-        numbers.
+        Without a number, no question is answered: the question that the person saw may be closed already, and
+        another question may be open. The reply then lists the open questions with their numbers.
 
         Raises:
             StoreError: The answer could not be stored; the question stays open.
@@ -149,10 +149,10 @@ class Questions:
         *,
         approved: bool | None,
     ) -> Decided:
-        """Return why the answer was refused, and the answered question, whose card may not show that yet.
+        """Return the reply to an answer that came too late, and the question that was answered already.
 
-        A person who repeats an answer gets the first reply again. For example, the page sends a button press
-        again if it did not receive the first reply.
+        A person who gives the same answer twice gets the first reply again. For example, the page repeats a
+        button press if the response was lost.
         """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
@@ -182,7 +182,7 @@ class Questions:
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Pass an answer to the run that is waiting for it; return False if another answer arrived first.
+    """Pass an answer to the run that asked; return False if another answer arrived first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 
@@ -202,7 +202,7 @@ async def answer_run(
 
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
-    """Return the line on a question's card that states the answer, who gave it, and where."""
+    """Return the line of a question's card that shows the answer, who gave it, and where."""
     if decision.by == NOBODY and decision.result is None:
         return f"Closed: {one_line(decision.reason or '')[:_SHOWN]}."
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
 
 
 def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole: bool = False) -> str:
-    """Return a question as text, with the time until which it is snoozed.
+    """Return the text of a question, and the time until which the question is snoozed.
 
     Unless `is_whole`, a long action and a long text are cut.
     """
@@ -233,7 +233,7 @@ def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole
 def _not_open(
     number: str | None, asked: Sequence[Question], *, approved: bool | None, answered: str = ""
 ) -> str:
-    """Return why a decision answers no question, with a list of the questions that are open now."""
+    """Return the reply to a decision that answers no question, with a list of the open questions."""
     if number is None:
         text = (
             "Not answered: the number of the question must come first."
