@@ -15,7 +15,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, fold_case
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
 from postroom.contracts.questions import (
     NOBODY,
     Answerer,
@@ -37,6 +37,7 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
 from postroom.gateway.replies import (
     Question,
+    asker_of,
     closed_card,
     inbound_ids_of,
     is_chat,
@@ -46,7 +47,6 @@ from postroom.gateway.replies import (
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
-from postroom.mail.names import look_alike
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where
@@ -67,8 +67,6 @@ POLL_MS = 5_000
 SILENCE = "no answer came in time"
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
-_NOT_PEOPLE: Final = ("postroom", "system")
-"""Names under which nobody answers."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
@@ -263,7 +261,7 @@ class QuestionService:
         await self._put_off(*await self._asked_in(slug, run_id, number), for_ms=for_ms, by=by)
 
     async def _put_off(self, run: RunRecord, question: Question, *, for_ms: int, by: str) -> SnoozedQuestion:
-        now, by = self._clock.now(), _name_of_person(run, by)
+        now, by = self._clock.now(), check_person_name(by, asker=asker_of(run.thread_id))
         until = now + for_ms
         await self._store.write(
             lambda tx: tx.mail.snooze(run.run_id, question.call_id, until=until, by=by, now=now),
@@ -448,7 +446,8 @@ class QuestionService:
 
     async def _hand_over(self, run: RunRecord, question: Question, given: Given) -> ToolCallResume:
         if given.by.is_operator:
-            given = replace(given, by=person(_name_of_person(run, given.by.name)))
+            name = check_person_name(given.by.name, asker=asker_of(run.thread_id))
+            given = replace(given, by=person(name))
         decision = question.decision(given, self._clock.now())
         # A granted budget lets other runs start at once, and a chat shows an answer at once, so these
         # answers cannot be withdrawn.
@@ -516,25 +515,6 @@ class QuestionService:
             and run.status is RunStatus.WAITING
             and not is_chat(run.thread_id),
         )
-
-
-def _name_of_person(run: RunRecord, name: str) -> str:
-    """Return the name that a person states at a question of a run.
-
-    Raises:
-        InvalidArgument: The name contains hidden characters, or looks like that of the server or of the
-            agent that asks.
-    """
-    name = check_person_name(name)
-    asker, _, _ = owner_of(run.thread_id)
-    bare = fold_case(name).removeprefix("human:").partition("@")[0].strip()
-    if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
-        raise InvalidArgument(
-            f"{quoted(name)} is the name of the server or of the agent that asks, not of a person",
-            value=name,
-            remedy="pass your own name",
-        )
-    return name
 
 
 def home_of(slug: str) -> str:

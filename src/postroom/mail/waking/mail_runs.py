@@ -31,7 +31,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tasks import TASK_THREAD
 from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
-from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
+from postroom.contracts.waking import Accept, AskedQuestion, MessageRun, agent_of
 from postroom.log import get_logger
 from postroom.mail.context import Rules, WriteContext
 from postroom.mail.notes import notes_to_give
@@ -45,7 +45,6 @@ from postroom.mail.waking.prompts import (
     NO_WORDS,
     NOTES,
     STOPS,
-    agent_of,
     answer_told,
     asks,
     clipped,

@@ -17,9 +17,9 @@ from postroom.contracts.questions import MAX_TEXT_LENGTH, NOBODY, Answerer, Give
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.runs import RunRecord, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import number_of
+from postroom.contracts.waking import agent_of, number_of
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
-from postroom.mail.waking.prompts import HAS_QUESTION, agent_of, agent_thread, lane_of
+from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, lane_of
 from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
