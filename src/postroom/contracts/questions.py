@@ -57,7 +57,7 @@ class QuestionKind(StrEnum):
 
 
 class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A field of a form."""
+    """One field of a form."""
 
     name: str
     type: Literal["string", "number", "integer", "boolean"] = "string"
@@ -78,9 +78,9 @@ class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The kind of answer that a question accepts, and who may answer.
+    """The kind of answer that a question accepts, and who may give it.
 
-    By default, anybody may answer, with yes or no.
+    By default, anybody may answer yes or no.
     """
 
     kind: QuestionKind = QuestionKind.YES_NO

@@ -31,7 +31,7 @@ INSTANTS: Final = ("_at", "until")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """An open question, and the agent that asks it; the agent's run waits for the answer."""
+    """An open question, with the agent that asks it; its run waits for the answer."""
 
     number: str
     text: str
@@ -106,7 +106,7 @@ class RunAtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run of an agent: its state, its cause, and what can be done with it."""
+    """A run of an agent: its state, its cause, and the possible actions."""
 
     run_id: str
     project: str
@@ -234,7 +234,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A message that waits for its recipient's next run, and the reason."""
+    """A message that waits for its reader's next run, and the reason."""
 
     message: int
     project: str
@@ -260,7 +260,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFact:
-    """A fact about the server's health, in a few words."""
+    """A fact about the server's health, in a few words for people."""
 
     name: str
     state: Literal["ok", "failed", "unknown"]
@@ -282,7 +282,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationConflict:
-    """Two overlapping active reservations of different agents, at least one of which is exclusive."""
+    """Two active reservations of different agents that overlap, at least one of them exclusive."""
 
     first: Held
     """The older of the two reservations."""
@@ -291,7 +291,7 @@ class ReservationConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedMessage:
-    """A message that a recipient has not read, or whose requested acknowledgement is missing."""
+    """A message that a recipient has not read, or has not acknowledged although the sender requested it."""
 
     id: int
     subject: str
@@ -304,7 +304,7 @@ class OwedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """A chain of waiting agents: each wrote a message to the next agent, which has an open run on it."""
+    """A chain of agents that wait: each wrote to the next, which has an open run on the message."""
 
     names: tuple[str, ...]
     run_id: str
@@ -327,7 +327,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """The current state of a project, read in one consistent view."""
+    """The present state of a project, read in one consistent view."""
 
     works: Sequence[Work] = ()
     """At most 2,000 open runs: active runs first, then runs that ask, then queued runs."""
