@@ -28,6 +28,7 @@ TASK: dict[str, Any] = {
         "reason": "",
         "author": "Ada",
         "changed_ts": AT,
+        "changed_by": "Bo",
         "text": "Red.",
         "acceptance": "make",
     },

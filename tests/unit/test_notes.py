@@ -119,6 +119,7 @@ async def test_a_note_whose_replacement_has_ended_is_to_be_left_out_of_the_call(
     "other",
     [
         {"subject": "Test commands"},
+        {"subject": "Test command: make all"},
         {"paths": ["docs/**"]},
         {"task_id": 2},
         {"text": SAID, "paths": ["src/a.py", "src/b.py"]},

@@ -24,7 +24,7 @@ from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
 from postroom.mail.people import name_person
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.mail.tasks import MAX_LOOKED_AT, decide_task
+from postroom.mail.tasks import AT_ONCE, MAX_LOOKED_AT, decide_task
 from postroom.stores.mail.access import MailWrites
 from table_rows import each_row
 from task_log import check_claims
@@ -308,7 +308,8 @@ async def test_a_blocked_task_says_on_what_and_is_claimed_by_nobody_until_it_is_
     await room.refused(TaskNotHeld, "update_task", **{**block, "epoch": 2}, reason="no lamp")
     await room.refused(TaskNotHeld, "update_task", **{**block, "agent_name": "Cyd"}, reason="no lamp")
     await room.call("update_task", **block, reason="no lamp")
-    assert (await task_of(room, number))["reason"] == "no lamp"
+    blocked = await task_of(room, number)
+    assert (blocked["reason"], blocked["changed_by"]) == ("no lamp", "Ben")
     assert [(one["subject"], one["body_md"]) for one in await room.inbox("Ada")] == [
         ("Blocked: Light the pier", "no lamp")
     ]
@@ -317,6 +318,24 @@ async def test_a_blocked_task_says_on_what_and_is_claimed_by_nobody_until_it_is_
     assert "was blocked by Ben at" in refused.message
     await room.call("update_task", agent_name="Ada", task_id=number, state="ready")
     assert (await claim(room, "Cyd"))["epoch"] == 2
+
+
+async def test_a_task_that_nobody_holds_is_blocked_by_its_author_alone(room: Room) -> None:
+    """An agent that may claim the task can claim it and then block it."""
+    await room.open()
+    ready = await add(room, assignee="Ben")
+    for number in (ready, await add(room, depends_on=[ready])):
+        block = {"task_id": number, "state": "blocked", "reason": "no lamp"}
+        for name in ("Ben", "Cyd"):
+            refused = await room.refused(NotPermitted, "update_task", agent_name=name, **block)
+            assert refused.message == f"{name} cannot block task {number}: Ada added it"
+            assert refused.remedy == "ask Ada, or claim the task, which its holder can block"
+        blocked = await room.call("update_task", agent_name="Ada", **block)
+        assert (blocked["state"], blocked["changed_by"]) == ("blocked", "Ada")
+        await room.refused(NotPermitted, "update_task", agent_name="Ben", **{**block, "reason": "mine"})
+        assert (await task_of(room, number))["reason"] == "no lamp"
+    opened = await room.call("update_task", agent_name="Cyd", task_id=ready, state="ready")
+    assert (opened["state"], opened["changed_by"]) == ("ready", "Cyd")
 
 
 async def test_a_task_that_is_blocked_on_another_task_waits_for_it(room: Room) -> None:
@@ -596,6 +615,67 @@ async def test_no_task_is_assigned_to_a_retired_agent(room: Room) -> None:
     assert await everything(room.store) == before
     await room.call("unretire_agent", agent_name="Cyd")
     assert (await claim(room, "Cyd", task_id=await add(room, assignee="Cyd")))["holder"] == "Cyd"
+
+
+async def test_the_authors_of_tasks_for_an_agent_that_is_retired_are_told_and_the_list_shows_it(
+    room: Room,
+) -> None:
+    await room.open()
+    held = await add(room, "Light the pier", assignee="Ben")
+    await claim(room, "Ben", task_id=held)
+    waiting = await add(room, "Announce it", assignee="Ben", depends_on=[held])
+    finished = await add(room, "Paint it", assignee="Ben", acceptance="person")
+    await done(room, "Ben", await claim(room, "Ben", task_id=finished))
+    blocked = await add(room, "Sell it", by="Cyd", assignee="Ben")
+    await room.call("update_task", agent_name="Cyd", task_id=blocked, state="blocked", reason="no buyer")
+    own, free = await add(room, "Rest", by="Ben", assignee="Ben"), await add(room, "Buy a lamp")
+    for name in ("Ada", "Cyd"):
+        for read in await room.inbox(name):
+            await room.call("mark_message_read", agent_name=name, message_id=read["id"])
+    await room.call("retire_agent", agent_name="Ben")
+    await room.call("retire_agent", agent_name="Ben")
+
+    told = {name: [one for one in await room.inbox(name) if not one["read_at"]] for name in ("Ada", "Cyd")}
+    begin = "Ben was retired, so nobody can claim these tasks for Ben:\n\n"
+    end = "\n\nAssign each of them to others with update_task, or cancel it."
+    assert {
+        name: [(one["subject"], one["thread_id"], one["body_md"]) for one in mail]
+        for name, mail in told.items()
+    } == {
+        "Ada": [
+            (
+                "Ben was retired",
+                f"task-{held}",
+                f"{begin}- {held} (Light the pier)\n- {waiting} (Announce it){end}",
+            )
+        ],
+        "Cyd": [("Ben was retired", f"task-{blocked}", f"{begin}- {blocked} (Sell it){end}")],
+    }
+    gone = "Ben is retired, so nobody can claim the task"
+    reasons = {one["id"]: one["reason"] for one in (await room.call("list_tasks"))["tasks"]}
+    assert reasons == {
+        held: f"Ben was retired; {gone}",
+        waiting: gone,
+        blocked: f"no buyer; {gone}",
+        own: gone,
+        finished: "",
+        free: "",
+    }
+    await room.call("update_task", agent_name="Ada", task_id=held, assignee="Cyd")
+    assert (await claim(room, "Cyd"))["id"] == held
+    await room.call("unretire_agent", agent_name="Ben")
+    assert (await task_of(room, waiting))["reason"] == ""
+
+
+async def test_one_message_names_the_first_tasks_for_an_agent_that_is_retired(room: Room) -> None:
+    await room.open()
+    for number in range(AT_ONCE + 7):
+        await add(room, f"task {number}", assignee="Ben")
+    before = len(await room.inbox("Ada"))
+    await room.call("retire_agent", agent_name="Ben")
+    mail = await room.inbox("Ada")
+    assert len(mail) == before + 1
+    assert f"- {AT_ONCE} (task {AT_ONCE - 1})\n- 7 more\n" in mail[0]["body_md"]
 
 
 async def test_open_tasks_are_listed_in_pages_those_to_claim_first(room: Room) -> None:

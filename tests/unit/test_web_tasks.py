@@ -125,7 +125,8 @@ async def test_times_in_the_words_of_a_task_are_shown_like_other_times(room: Wor
     await call(room, "claim_task", "Bo", task_id=1)
     late = {"task_id": 1, "epoch": 2, "state": "blocked", "reason": "<i> at 2023-99-99T10:00:00Z"}
     await call(room, "update_task", "Bo", **late)
-    assert "&lt;i&gt; at 2023-99-99T10:00:00Z" in (await browser.get(f"{PAGE}?task=1")).text
+    for address in (PAGE, f"{PAGE}?task=1"):
+        assert "<bdi>Bo: &lt;i&gt; at 2023-99-99T10:00:00Z" in (await browser.get(address)).text, address
     form = [("form_token", hidden((await browser.get(PAGE)).text, "form_token")), ("name", "Ana")]
     await room.people_named.add("Ana", None)
     refused = (await post(browser, DECIDE, *form, ("task", "1"), ("do", "accept"))).text

@@ -9,7 +9,7 @@ from postroom.cli.help_text import command_group
 
 app = command_group(
     "List, claim and finish the tasks of a project.",
-    "tasks add 'Light the north pier' --as Ada --path 'piers/**' --check 'make test'",
+    "tasks add 'Light the pier' --as Ada --check 'make test'",
     "tasks list",
     "tasks claim --as Ben",
     "tasks claim 12 --as Ben",
@@ -72,15 +72,17 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _note(task: Mapping[str, Any]) -> str:
-    """Return the dependencies of a waiting task, why it is blocked, or when its claim expires."""
-    if task["depends_on"]:
-        return f"after {', '.join(map(str, task['depends_on']))}"
-    return str(f"until {task['lease_ends_ts']}" if task["lease_ends_ts"] else task["reason"])
+    """Return the dependencies of a waiting task, who blocked it and why, or when its claim expires."""
+    if task["lease_ends_ts"]:
+        return f"until {task['lease_ends_ts']}"
+    after = f"after {', '.join(map(str, task['depends_on']))}" if task["depends_on"] else ""
+    by = f"by {task['changed_by']}" if task["state"] == "blocked" and task["changed_by"] else ""
+    return "; ".join(filter(None, (after, ": ".join(filter(None, (by, task["reason"]))))))
 
 
 def _whole(task: Mapping[str, Any]) -> str:
     facts = {
-        "state": task["state"],
+        "state": f"blocked by {task['changed_by']}" if task["state"] == "blocked" else task["state"],
         "priority": task["priority"],
         "for": task["assignee"] or "anybody",
         "holder": task["holder"],

@@ -183,7 +183,7 @@ _UNITS: Final = {
     "w": timedelta(weeks=1),
 }
 _PART: Final = re.compile(
-    r"([0-9]{1,12}(?:\.[0-9]{1,6})?|(?:an?|one)(?= )) ?"
+    r"([0-9]{1,100}(?:\.[0-9]{1,6})?|(?:an?|one)(?= )) ?"
     r"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?)(?![a-z])"
 )
 _WRITTEN: Final = re.compile(rf"{_PART.pattern}(?:(?:,? ?(?:and )?){_PART.pattern}){{0,3}}")

@@ -45,5 +45,5 @@ def misfit(said: str) -> str:
         return f"{subject} must not be empty"
     if bound:
         unit = {"a list": " items", "text": " characters"}.get(wanted, "") if "of length" in reason else ""
-        wanted = f"{wanted} of {_BOUNDS[bound]} {number}{unit}"
+        wanted = f"{wanted} of {_BOUNDS[bound]} {number.removesuffix('.0')}{unit}"
     return f"{subject} must be {wanted}" + (f", not {_TYPES.get(got, got)}" if got else "")

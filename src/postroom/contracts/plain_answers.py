@@ -1,6 +1,7 @@
 """Recognizes yes and no as people write them, and checks names; quick to import for commands."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from unicodedata import normalize
 
@@ -9,6 +10,9 @@ from postroom.contracts.quoting import one_line, quoted
 
 MAX_NAME_LENGTH: Final = 64
 """Maximum number of characters in the name of a person who answers."""
+_NOT_PEOPLE: Final = ("postroom", "system")
+"""Names that no person who answers may have."""
+_SIGNS: Final = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
 )
@@ -31,11 +35,12 @@ def plain_yes_no(text: str) -> bool | None:
     return None if plain is None else plain["yes"] is not None
 
 
-def check_person_name(name: str) -> str:
-    """Return a person's name without surrounding spaces.
+def check_person_name(name: str, *, asker: str = "") -> str:
+    """Return the name of a person who answers, without surrounding spaces; `asker` is the agent that asks.
 
     Raises:
-        InvalidArgument: The name is too long, or contains a control character or another hidden character.
+        InvalidArgument: The name is too long, contains a control character or another hidden character, or
+            looks like the name of the server or of `asker`.
     """
     plain = name.strip()
     if len(plain) > MAX_NAME_LENGTH or one_line(plain) != plain:
@@ -49,7 +54,29 @@ def check_person_name(name: str) -> str:
             value=one_line(plain[:MAX_NAME_LENGTH]),
             remedy=f"pass your name in 1 to {MAX_NAME_LENGTH} visible characters on one line",
         )
+    bare = fold_case(plain).removeprefix("human:").partition("@")[0].strip()
+    if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
+        raise InvalidArgument(
+            f"{quoted(plain)} is the name of the server or of the agent that asks, not of a person",
+            value=plain,
+            remedy="pass your own name",
+        )
     return plain
+
+
+def look_alike(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks like `name`, or None.
+
+    Names look the same if they differ only in case, punctuation, 0 for o, or 1 for l.
+
+    Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
+    """
+    key = _without_signs(name)
+    return next((other for other in known if _without_signs(other) == key), None)
+
+
+def _without_signs(name: str) -> str:
+    return _SIGNS.sub("", name.casefold()).replace("0", "o").replace("1", "l")
 
 
 def fold_case(text: str) -> str:

@@ -28,6 +28,7 @@ from postroom.contracts.messages import Json
 MAX_RUNS_AT_ONCE: Final = 64
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 MAX_TIMEOUT = timedelta(days=7)
+_TIME_LIMITS: Final = "it must be longer than 0 and at most 7 days"
 KIND: Final = "kind"
 
 T = TypeVar("T", bound=StrEnum)
@@ -110,7 +111,7 @@ def refuse_variable(name: object, of: str) -> None:
 def refuse_time(length: object, name: str) -> None:
     """Raise an error if the time limit for runs is invalid."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= MAX_TIMEOUT:
-        raise refused(name, length, "it must be longer than 0 and at most 7 days")
+        raise refused(name, length, _TIME_LIMITS)
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
@@ -131,8 +132,10 @@ def duration(value: object, name: str) -> timedelta:
         raise refused(name, value, "it must be a number of seconds")
     try:
         return timedelta(seconds=value)
-    except (OverflowError, ValueError):
+    except ValueError:  # the value is NaN
         raise refused(name, value, "it must be a number of seconds") from None
+    except OverflowError:
+        raise refused(name, value, _TIME_LIMITS) from None
 
 
 DEFAULT_STEPS: Final = 32

@@ -1225,12 +1225,17 @@ class _Held:
             except GeneratorExit as error:  # the work itself raised this; nobody closed the generator
                 raise ExecutorFailed("the executor raised GeneratorExit") from error
             try:
-                yield waits_for
+                try:
+                    yield waits_for
+                    step = partial(work.send, None)
+                except (
+                    Exception
+                ) as error:  # the work must not handle even a failure while the claim is uncertain
+                    step = partial(work.throw, error)
                 if self._leases.is_late(self._job):
                     yield from self._leases.settled(self._job).__await__()
                     if self._job.end is not None:
                         yield  # a cancellation is raised here
-                step = partial(work.send, None)
             except GeneratorExit:
                 work.close()
                 raise

@@ -18,6 +18,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
+from postroom.contracts.plain_answers import check_person_name
 from postroom.contracts.questions import Given, QuestionKind, decision_on, person
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
@@ -243,11 +244,13 @@ class RunHandle:
 
         Raises:
             InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing,
-                there is neither a text nor `approved`, or the question does not accept such an answer.
-            StaleDecision: The run does not ask this question now, or the question already has another answer.
+                there is neither a text nor `approved`, the question does not accept such an answer, or `by`
+                is longer than 64 characters, contains hidden characters, or is the server's name.
+            StaleDecision: The run does not ask this question now, or the question has another answer.
         """
         refuse_other_text("the answer", text)
         refuse_other_text("by", by)
+        by = check_person_name(by)
         refuse_other_text("question_id", question_id)
         if approved is not None and not isinstance(approved, bool):
             raise InvalidArgument(

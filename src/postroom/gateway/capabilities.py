@@ -1,8 +1,8 @@
 """The capabilities of a channel, declared once by its adapter.
 
-Undeclared capabilities are not used. The gateway never tests the name of a platform; it only reads these
-values. An adapter whose chats differ (private chats with drafts, a server with a higher limit) derives
-separate capabilities with `dataclasses.replace`.
+A capability that is not declared is not used. The gateway decides by these values, and never by the name of a
+platform. An adapter whose chats differ (only private chats show drafts, or one server has a higher limit)
+derives separate capabilities with `dataclasses.replace`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from postroom.contracts.errors import InvalidArgument
 SMALLEST_LIMIT = 32
 """The minimum limit for the parts of a text, in any unit.
 
-A part must have room for the line that closes a fence.
+A smaller part could have no room for the line that closes a fence.
 """
 NO_LIMIT = 1_000_000
 """The message limit for channels whose platform does not set one."""
@@ -26,9 +26,9 @@ class LengthUnit(StrEnum):
     CHARACTERS = "characters"
     """Unicode code points."""
     UTF16 = "utf16"
-    """UTF-16 code units: characters beyond U+FFFF, such as most emoji, count twice."""
+    """UTF-16 code units. Characters beyond U+FFFF, such as most emoji, count twice."""
     UTF8 = "utf8"
-    """Bytes in UTF-8: one to four a code point."""
+    """Bytes in UTF-8. A code point counts one to four times."""
 
     def measure(self, text: str) -> int:
         """Return the length of the text in this unit; a lone surrogate counts as one character."""
@@ -43,7 +43,7 @@ class LengthUnit(StrEnum):
     def fitting(self, text: str, start: int, room: int) -> int:
         """Return the greatest `end` such that `text[start:end]` is at most `room` units long.
 
-        The call reads at most `room` code points, regardless of the length of the text.
+        The call reads at most `room` code points of the text.
         """
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:
@@ -70,7 +70,7 @@ class Rate:
 class RateLimits:
     """The rate limits that a platform documents for one bot.
 
-    Undocumented limits are learned from refusals.
+    The bot learns undocumented limits when the platform refuses a call.
     """
 
     bot: Rate | None = None
@@ -80,7 +80,7 @@ class RateLimits:
     group: Rate | None = None
     """The limit for messages in one group, which applies in addition to `chat`."""
     methods: Mapping[str, Rate] = field(default_factory=dict)
-    """The limits for calls of individual methods, keyed by the method."""
+    """The limits for calls of single methods, keyed by the method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class ChannelCapabilities:
     edits: bool = False
     """Whether the text of a sent message can be replaced."""
     streams: bool = False
-    """Whether an answer can be previewed while it is written.
+    """Whether the channel can show a preview of an answer that is being written.
 
     The preview disappears when the message arrives.
     """
@@ -110,18 +110,18 @@ class ChannelCapabilities:
     reactions: bool = False
     """Whether the bot can add a reaction to a person's message and remove it again."""
     dedupes: bool = False
-    """Whether a message that is sent again with the same `dedupe_key` is shown once, also after a restart.
+    """Whether a message that is sent twice with the same `dedupe_key` is shown once, also after a restart.
 
-    Other channels mark such a message as a possible duplicate.
+    If this is False, a repeated message is marked as a possible duplicate.
     """
     media: frozenset[str] = frozenset()
     """The kinds of files that the channel can send, as `MessageType` values."""
     min_edit_interval_ms: int = 1_000
-    """Minimum time between two versions of one draft."""
+    """Minimum time between two versions of a draft, in milliseconds."""
     holds_requests: bool = False
-    """Whether senders hold a request open until they get the answer.
+    """Whether senders keep a request open until they get the answer.
 
-    If senders hold requests open, failures are reported without waiting for retries.
+    If they do, failures are reported at once, and not only after retries that take minutes.
     """
     rates: RateLimits = field(default_factory=RateLimits)
     """The platform's rate limits."""
@@ -136,7 +136,7 @@ class ChannelCapabilities:
 
 
 def refuse_small_limit(limit: int) -> None:
-    """Refuse a limit that is so small that some texts could not be split.
+    """Refuse a limit that is too small to split every text.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.

@@ -1,4 +1,4 @@
-"""The command `/set`, with which people change the settings of a chat in the chat itself.
+"""The command `/set`, which changes the settings of a chat or session.
 
 `gateway.toml` contains the defaults.
 
@@ -42,13 +42,13 @@ _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 
 
 class ChatSettings:
-    """People's settings for a chat."""
+    """Shows and changes the settings that people choose in a chat."""
 
     def __init__(self, config: GatewayConfig, people: People, sessions: Sessions) -> None:
         self._config, self._people, self._sessions = config, people, sessions
 
     async def set(self, key: str, source: SessionSource, words: str) -> str:
-        """Perform `/set` with these words for this session, and return the reply to the sender.
+        """Perform `/set` with these words for a session, and return the reply to the sender.
 
         Raises:
             StoreError: The setting could not be read or stored.
@@ -77,13 +77,13 @@ class ChatSettings:
     def may_choose(self, name: str, source: SessionSource) -> bool:
         """Return whether the sender may change this setting.
 
-        Only operators choose settings that cost money or affect others.
+        Only operators may change settings that cost money or affect other people.
         """
         is_others = name in ("model", "instructions") or (name == "quiet" and source.chat_type != "dm")
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
     async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
-        """Convert the chosen value to the value that is stored.
+        """Return the value to store for a chosen value.
 
         Raises:
             ConfigError: The setting does not accept this value.
@@ -94,7 +94,7 @@ class ChatSettings:
             case "busy":
                 raise _no_choice(value, f"choose one of {', '.join(CHAT_POLICIES)}")
             case "reset":
-                # Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value that is stored.
+                # Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value to store.
                 word, _, detail = value.casefold().partition(" ")
                 policy = None
                 if word == "none" and not detail:
@@ -131,7 +131,7 @@ class ChatSettings:
                 return value
 
     def _check_voice(self, value: str, source: SessionSource) -> Json:
-        """Check a value of `/set voice` for this chat, and return the value to store."""
+        """Check a value for `/set voice` in this chat, and return the value to store."""
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:

@@ -1,4 +1,4 @@
-"""Chat commands, which the gateway itself performs without waiting for active runs.
+"""Chat commands. The gateway performs them itself, without waiting for active runs.
 
 A command normally waits until the earlier messages of its chat have been processed. `/stop` does not wait.
 """
@@ -60,17 +60,17 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 10
 _MAX_SEARCHED = 2_000
-"""The maximum number of messages that one `/search` reads, page by page."""
+"""The maximum number of messages that one `/search` reads."""
 _ID_DIGITS = 15
 _CAUGHT_UP = "catch_up"
-"""The setting of a session that stores, for each project, the cursor of its last summary."""
+"""The session setting that stores the cursor of the last summary of each project."""
 Answer = str | Card | None
 """The reply to a command: a text, a text with buttons, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
-    """A command that a person has sent, with its sender and its arguments."""
+    """A command that a person sent in a chat, with its arguments."""
 
     event: MessageEvent
     source: SessionSource
@@ -108,7 +108,7 @@ class Commands:
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: "Command", event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command and return the answer to it.
+        """Perform a command and return the reply to its sender.
 
         Raises:
             StoreError: The command could not be performed.
@@ -172,9 +172,9 @@ class Commands:
     # The active run, and waiting messages.
 
     async def _stop(self, call: CommandCall) -> str | None:
-        """End the run of this session.
+        """Cancel the active or waiting run of the session.
 
-        A run that waits for a person ends at once, and sends the notice that it has ended itself.
+        Return None if only a waiting run was cancelled, because the end of that run sends its own notice.
         """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
@@ -187,7 +187,7 @@ class Commands:
             waiting += len(await self._run_queue.pending(session.thread_id))
         lines = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
         if not lines and call.source.platform in ANSWER_ONLY:
-            # the end of the run is the answer to another request
+            # the end of the run answers another request, so this request needs its own answer
             lines = [wording.STOPPED]
         lines += _format_list("Dropped", [message.text() for message in dropped])
         if waiting:
@@ -212,7 +212,7 @@ class Commands:
         return await self._settings.set(call.key, call.source, call.words)
 
     async def _set_by_command(self, call: CommandCall) -> str:
-        """Perform `/busy` or `/voice`, which are short forms of `/set busy` and `/set voice`."""
+        """Perform `/busy` or `/voice`, the short forms of `/set busy` and `/set voice`."""
         name = call.event.get_command()
         return await self._settings.set(call.key, call.source, f"{name} {call.words}")
 
@@ -233,7 +233,7 @@ class Commands:
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
         return "Started in the background. The answer will appear here."
 
-    # Threads, which people see as conversations.
+    # Threads. Chats call them conversations.
 
     async def _new(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
@@ -350,7 +350,7 @@ class Commands:
         ]
         if not await self._hide(session, [last]):
             return wording.too_much_forgotten(MAX_HIDDEN)
-        if last.dispatch_id is not None:  # if the run failed, this notice is its only answer
+        if last.dispatch_id is not None:  # the retry replaces the dead letter of a failed run
             with suppress(UnknownDispatch, IllegalTransition):
                 await self._run_queue.discard_dead_letter(last.dispatch_id)
         call.event.text = "\n".join(message.text() for message in messages)
@@ -387,7 +387,7 @@ class Commands:
         return source.chat_type == "dm" and self._people.may(source, PersonRole.OWNER)
 
     async def read_as_answer(self, event: MessageEvent, source: SessionSource, key: str) -> None:
-        """Convert a reply to the card of an open question to an answer, if the sender may answer questions.
+        """Change a reply to an open question's card into `/answer`, if the sender may answer questions.
 
         Raises:
             StoreError: The question could not be read.
@@ -448,9 +448,9 @@ class Commands:
         return wording.reached_here(person)
 
     async def _catchup(self, call: CommandCall) -> str:
-        """Summarise what happened in a project since the last summary in this chat.
+        """Summarise the events in a project since the last summary in this chat.
 
-        Without a name, summarise the agent's project.
+        Without a project's name, summarise the project of the agent.
         """
         if self._mail is None:
             return "This chat receives no messages from agents."
@@ -535,7 +535,7 @@ class Commands:
         return f"{named[texts[0]]} now answers in this chat. /agent {DEFAULT_AGENT} undoes this."
 
     async def _model(self, call: CommandCall) -> Answer:
-        """Show the model that answers, or choose one for this chat.
+        """Show the model that answers in this chat, or choose another model.
 
         A sender who may choose the model gets a button for each offered model.
         """
@@ -562,7 +562,7 @@ class Commands:
     # Parts of the commands.
 
     async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
-        """Return the person's sessions in this chat: the command's own, then those with other agents."""
+        """Return the person's sessions in this chat, beginning with the session of the command."""
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
@@ -574,7 +574,7 @@ class Commands:
         return session, await self._handover.active(session.thread_id)
 
     async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
-        """Return the runs that can be undone among the newest 200 of the conversation, oldest first."""
+        """Return those of the conversation's newest 200 runs that can be undone, oldest first."""
         hidden = await self._sessions.hidden(session.thread_id)
         newest = await self._threads.latest_runs(session.thread_id)
         runs = [run for run in newest if run.run_id not in hidden]
@@ -591,7 +591,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command: its name, its help, the role that it requires, and the method that performs it."""
+    """The definition of a chat command."""
 
     name: str
     run: Callable[[Commands, CommandCall], Awaitable[Answer]]
@@ -600,31 +600,31 @@ class Command:
     aliases: tuple[str, ...] = ()
     role: PersonRole = PersonRole.MEMBER
     form: str = ""
-    """The pattern that the words after the command's name must match, ignoring case.
+    """The pattern for the words after the command's name. Upper and lower case are equal.
 
     If `form` is empty and `usage` is not, the command checks its arguments itself.
     """
     takes: str = "no words after it"
-    """A description of the accepted words, which is shown if other words are refused."""
+    """A description of the accepted words. The notice that refuses other words contains it."""
     is_for_agents: bool = False
-    """Whether the command has no meaning in a chat where a person answers instead of an agent."""
+    """Whether the command is refused in a chat in which a person answers in place of an agent."""
     gives_words: bool = False
     """Whether an agent reads the words after the command's name.
 
-    A message can be edited into such a command until an agent has read it.
+    The words of such a command can be edited until an agent has read them.
     """
     answers_question: bool = False
-    """Whether the command answers a run's question; the question's card then shows the answer."""
+    """Whether the command answers a question of a run. The card of the question then shows the answer."""
     has_turn: bool = True
-    """Whether the command waits for the earlier messages of its chat; otherwise it is performed at once."""
+    """Whether the command is performed after the earlier messages of its chat, and not at once."""
     decides_session: bool = False
-    """Whether the command changes the session of later messages in its chat.
+    """Whether the command changes the session of the messages after it.
 
-    Later messages wait for a command that changes their session.
+    Messages after such a command wait until the command has been performed.
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return the notice that the command does not accept these words; None if it accepts them."""
+        """Return the notice that refuses the words after a command; None if the command accepts them."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -632,7 +632,7 @@ class Command:
 
 
 COMMANDS = (
-    # A link to a Telegram bot may add a word to /start.
+    # A link that opens a chat with a Telegram bot can add a word to /start.
     Command(
         name="start",
         run=Commands._start,
@@ -843,17 +843,17 @@ COMMANDS = (
         role=PersonRole.OWNER,
     ),
 )
-"""All commands, in the order of `/help`. To add a command, add a row here and a method to `Commands`."""
+"""All commands, in the order of `/help`. Each row names the `Commands` method that performs it."""
 BY_NAME: Mapping[str | None, Command] = {
     name: command for command in COMMANDS for name in (command.name, *command.aliases)
 }
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether a waiting message may be changed into the edited one.
+    """Return whether an edit may replace the text of a message that no run has read.
 
-    A waiting message cannot become a command, and a command cannot become another one. If the waiting message
-    is a command, its arguments may change only if an agent reads them.
+    An edit cannot turn a message into a command, or a command into another command. It can change the words
+    after a command only if an agent reads these words.
     """
     name = after.get_command()
     if name is None:
@@ -863,7 +863,7 @@ def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
 
 
 def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
-    """Return the help for the commands that the sender may use; with `word`, only for this command."""
+    """Return the help for all commands that the sender may use, or only for the command named by `word`."""
     name = word.strip().removeprefix("/").casefold()
     if name and name not in BY_NAME:
         return wording.unknown_command(name)
@@ -897,7 +897,7 @@ def _around(text: str, word: str, most: int = 80) -> str:
 
 
 def _format_list(title: str, texts: list[str], most: int = 60) -> list[str]:
-    """Format a title and a list of texts, with one line for each text."""
+    """Return a line with the title and the number of texts, and one line for each text."""
     if not texts:
         return []
     lines = (" ".join(text.split()) or "(a file)" for text in texts)

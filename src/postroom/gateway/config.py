@@ -32,11 +32,11 @@ interrupted run.
 """
 
 DEFAULT_AGENT = "default"
-"""The name that people see for the agent in the table `[agent]`."""
+"""The name that chats show for the agent of the table `[agent]`."""
 PERSON = "human:"
-"""The prefix of a person's name in agent addresses, for people who answer in place of an agent."""
+"""The prefix of the address of a person who answers in place of an agent."""
 CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
-"""The names of a route's conditions: first those on the chat and the sender, then those on the text."""
+"""The names of a route's conditions; the last two are conditions on the text of the message."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
 _WORDS = ("mention", "pattern")
 _MINUTE = timedelta(minutes=1)
@@ -103,7 +103,7 @@ FileKind = Annotated[
 
 
 class ResetMode(StrEnum):
-    """When a session automatically starts a new thread. `both` means the earlier of the two times."""
+    """When a session starts a new thread by itself. `both` means at the earlier of the two times."""
 
     NONE = "none"
     DAILY = "daily"
@@ -121,7 +121,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The platform's chat for messages that are not answers to a person."""
+    """The chat that gets a platform's messages that do not answer a person."""
 
     chat_id: Line
     name: Line = "Home"
@@ -129,7 +129,7 @@ class HomeChannel(Table, frozen=True, kw_only=True):
 
 
 class ChatRules(Table, frozen=True, kw_only=True):
-    """The rules of one chat. None means that the channel's setting applies."""
+    """The rules of one chat. For a rule that is None, the setting of the channel applies."""
 
     busy: Mode | None = None
     reset: SessionResetPolicy | None = None
@@ -140,34 +140,34 @@ class ChatRules(Table, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})]
         | None
     ) = None
-    """Instructions for the agent, which are added to its usual instructions."""
+    """Instructions that are added to the agent's usual instructions."""
     show_cost: bool | None = None
-    """Whether each answer ends with a line that shows its token count and its cost."""
+    """Whether each answer ends with a line that shows the number of its tokens and its cost."""
 
 
 AS_EVERYWHERE = ChatRules()
 
 
 class PlatformConfig(Table, frozen=True, kw_only=True):
-    """The table of one platform. A subclass in the adapter's module adds the settings of that platform."""
+    """The table of one platform. The module of each adapter has a subclass with further settings."""
 
     enabled: bool = True
     token: Secret | None = None
     api_key: Secret | None = None
     home_channel: HomeChannel | None = None
     allow: Mapping[Line, PersonRole] = {}
-    """The roles of the people who may write, keyed by the platform's stable user id; `*` means everybody."""
+    """The role of each person who may write, keyed by the platform's stable user id; `*` means everybody."""
     reactions: bool | None = None
-    """Whether messages that will be answered get a "seen" reaction. If None, only those in groups get it."""
+    """Whether messages to be answered get a "seen" reaction. If None, only messages in groups get one."""
     busy: Mode | None = None
     """What a busy session does with another message.
 
-    None means that the policy in [gateway] applies. A chat's own rule wins.
+    If None, the policy in [gateway] applies. A chat's own rule takes precedence.
     """
     reset: SessionResetPolicy | None = None
     """The reset policy of the platform's sessions.
 
-    None means that the policy in [gateway] applies. A chat's own rule wins.
+    If None, the policy in [gateway] applies. A chat's own rule takes precedence.
     """
     chats: Mapping[Line, ChatRules] = {}
     """The rules of individual chats, keyed by the platform's chat id."""
@@ -188,8 +188,8 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
 class BusyConfig(Table, frozen=True, kw_only=True):
     """What a busy session does with another message.
 
-    The most specific setting applies: that of the session, else of the chat, else of the platform, else this
-    one.
+    The setting of the session applies, or else the one of the chat, the platform or this table, in this
+    order.
     """
 
     mode: Mode = BusyPolicy.QUEUE
@@ -206,16 +206,16 @@ class DeliveryConfig(Table, frozen=True, kw_only=True):
     max_age: Duration = timedelta(hours=12)
     """The age at which an answer is no longer sent but becomes a dead letter."""
     lease: Annotated[timedelta, Meta(extra={"read": _lease})] = timedelta(seconds=90)
-    """The maximum time that a process may take for one delivery.
+    """The time limit for one delivery.
 
-    If the process dies, its deliveries are retried after this time.
+    If a process dies, its deliveries are retried after this time.
     """
 
 
 class Route(Table, frozen=True, kw_only=True):
-    """The agent for messages that match all conditions.
+    """A rule that chooses the agent for the messages that satisfy all its conditions.
 
-    A condition matches if one of its values matches, or if it has no values.
+    A condition is satisfied if one of its values matches, or if it has no values.
     """
 
     agent: (
@@ -224,7 +224,7 @@ class Route(Table, frozen=True, kw_only=True):
     ) = None
     """`name@project`, a model of the gateway, or a person as `human:name`.
 
-    None for the agent of `[agent]`.
+    None means the agent of `[agent]`.
     """
     platform: Annotated[tuple[Platform, ...], Meta(extra={"read": _several})] = ()
     chat: Lines = ()
@@ -245,7 +245,7 @@ class Route(Table, frozen=True, kw_only=True):
         return bool(self.mention or self.pattern)
 
     def covers(self, source: SessionSource) -> bool:
-        """Return whether messages from this chat and sender can match, depending on their text."""
+        """Return whether a message from this chat and sender can match, if its text matches, too."""
         fields = {
             "platform": source.platform.value,
             "chat": source.chat_id,
@@ -285,37 +285,37 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     command_roles: Mapping[str, PersonRole] = {}
     """The role that a command requires, for each command whose role differs from the default."""
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
-    """The reaction to a stranger's direct message:
+    """The reaction to a direct message from a stranger.
 
     `pair` replies with a pairing code, `ignore` does nothing.
     """
     group_context: Annotated[int, Meta(ge=0, le=MAX_EARLIER)] = 0
-    """How many of a group's earlier messages that no agent received are added to the agent's next message."""
+    """Maximum number of a group's earlier messages that are added to the next message to an agent."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Duration = timedelta(hours=1)
-    """The age above which a message that a crash left over is no longer answered.
+    """The maximum age of a message that is still answered after a crash.
 
-    The sender of such a message gets a notice.
+    The sender of an older message gets a notice instead.
     """
     keep_messages: Duration = timedelta(days=7)
-    """How long an answered message is kept.
+    """The time for which an answered message is kept.
 
-    If the platform sends the message again within this time, it is recognised.
+    Within this time, a repetition by the platform is recognised.
     """
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
-    """Maximum bytes of each kind of file, keyed by the first half of the MIME type; 0 refuses such files."""
+    """Maximum size in bytes of each kind of file. A kind is the first half of a MIME type; 0 refuses it."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
-    """A program that scans each received or sent file. The file is refused if the exit code is not 0."""
+    """A program that scans each received or sent file. An exit code other than 0 refuses the file."""
     drain: Duration = timedelta(seconds=30)
-    """How long a shutdown waits for active runs and outgoing answers."""
+    """The time for which a shutdown waits for active runs and outgoing answers."""
     show_cost: bool = False
-    """Whether each answer ends with its token count and cost, unless the chat's own rules decide this."""
+    """Whether each answer ends with its number of tokens and its cost. A chat's own rule takes precedence."""
 
 
 class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
-    """The configuration of the gateway: the rules for all channels, the channels, and the agents."""
+    """The whole configuration of the gateway: general rules, channels and agents."""
 
     platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
@@ -323,23 +323,23 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     models: Mapping[str | None, tuple[str, ...]] = {}
     """The models that /model offers, keyed by agent; the key None means `[agent]`."""
     own_models: Mapping[str | None, str] = {}
-    """The default model of chats that have not chosen one, by agent; the key None means `[agent]`."""
+    """The model of each agent in chats that have not chosen a model; the key None means `[agent]`."""
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     routes: tuple[Route, ...] = ()
-    """The routes of messages to agents.
+    """The routes, which choose an agent for each message.
 
     The first matching route decides; if none matches, `[agent]` answers.
     """
     state_dir: Path | None = None
-    """The folder of the status file and of the locks on bot tokens; None if there are no such files."""
+    """The folder of the status file and of the locks on bot tokens; None if these files are not written."""
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
         """Return the platforms to connect."""
         return tuple(platform for platform, config in self.platforms.items() if config.enabled)
 
     def get_home_channel(self, platform: Platform) -> HomeChannel | None:
-        """Return a platform's home channel."""
+        """Return the home channel of a platform, if it has one."""
         config = self.platforms.get(platform)
         return None if config is None else config.home_channel
 
@@ -355,19 +355,19 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
-        """Return the reset policy of the chat, else of the platform, else the general one."""
+        """Return the reset policy of the chat, or else of the platform, or else of the gateway."""
         config = self.platforms.get(platform)
         own = self.rules_of(platform, chat_id).reset or (config and config.reset)
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
-        """Return the busy policy of the chat, else of the platform, else the general one."""
+        """Return the busy policy of the chat, or else of the platform, or else of the gateway."""
         config = self.platforms.get(platform)
         return self.rules_of(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that a sender can reach in a chat with some text; None means `[agent]`."""
+    """Return the agents that can answer a sender in a chat, depending on the text; None means `[agent]`."""
     fields: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
@@ -378,14 +378,14 @@ def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | Non
 
 
 def short_name(agent: str) -> str:
-    """Return the display name of an agent, or of a person who answers in place of an agent."""
+    """Return the name that chats show for an agent, or for a person who answers in place of an agent."""
     return agent.removeprefix(PERSON).partition("@")[0]
 
 
 def chat_names(agents: Iterable[str]) -> dict[str, str]:
-    """Return the display name of each agent in a chat.
+    """Return the name that a chat shows for each agent.
 
-    The display name is the short name, or the whole name if two agents share the short one.
+    This is the short name, or the whole name if two agents have the same short name.
     """
     names = list(agents)
     shared = Counter(map(short_name, names))
@@ -403,7 +403,7 @@ def label(agent: str) -> str:
 
 
 def is_one_of_several(routes: Sequence[Route], source: SessionSource) -> bool:
-    """Return whether several agents may answer in this group, so that answers must name their agent."""
+    """Return whether answers must name their agent, because several agents may answer in this group."""
     return source.agent is not None and source.chat_type != "dm" and len(reachable(routes, source)) > 1
 
 

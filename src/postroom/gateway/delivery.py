@@ -1,12 +1,12 @@
-"""Delivers outgoing messages: the outbox relay's handler for chats.
+"""Delivers outgoing messages to chats: the outbox handler for chat rows.
 
     address ─▶ sent, part by part ─▶ the change that ends the row also closes the answered messages
                  │ temporary failure: retried later, with growing pauses
                  │ permanent failure, or too old: dead letter, and the answered messages have failed
                  └ the answer was lost: retried, and marked as a possible duplicate
 
-A row is delivered at least once. After a crash before the end of a delivery, the repeated message is marked
-as a possible duplicate.
+Each row is delivered at least once. If a crash interrupts a delivery, the message is sent again, and is
+marked as a possible duplicate.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -47,16 +47,17 @@ from postroom.stores.store import Joined, Transaction
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
 _TEXT = 1
-"""The step number of a reply's text. A reply is sent in steps: first its text, then each of its files."""
+"""The step number of a reply's text. A reply is sent in steps: first the text, then each file."""
 _LOOKED_AGAIN_MS = 300_000
-"""How often quiet hours are checked for changes."""
+"""The interval, in milliseconds, at which changed quiet hours are noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """The chat to which a message is sent, and the messages that it answers or that its run has read.
+    """The chat to which a message is sent, and the inbound messages that it answers.
 
-    `files` are the files of the run, which are sent after the reply.
+    For a question, these are the messages that its run has read. `files` are the files of the run, which are
+    sent after the reply.
     """
 
     source: SessionSource
@@ -67,34 +68,34 @@ class ReplyAddress:
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A text that is being sent. The first `sent` parts have certainly arrived.
+    """A text to send in parts. The first `sent` parts have certainly arrived.
 
-    With `draft_id` the first part replaces the draft shown there.
+    If there is a `draft_id`, the first part replaces that draft.
     """
 
     key: str
-    """The permanent key of the text, from which the dedupe key of each part is derived."""
+    """The permanent key of the text. The dedupe keys of the parts are derived from it."""
     address: ReplyAddress
     parts: list[str] = field(default_factory=list)
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A shown draft that could not be edited into the text.
+    """The id of a draft that the chat shows and that could not be edited into the text.
 
-    The draft is deleted after the text has arrived.
+    This draft is deleted when the text has arrived.
     """
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
-    """How many of the files or cards that follow the text have certainly arrived."""
+    """The number of files or cards after the text that have certainly arrived."""
     marks_step: bool = False
     """Whether an earlier attempt may already have delivered the next file or card."""
     details: dict[str, Json] = field(default_factory=dict)
-    """The details that the channel gets together with the last part; see `Metadata`."""
+    """Details that the channel gets with the last part; see `Metadata`."""
     is_under_way: bool = False
     """Whether a part is being sent.
 
-    If the flag is still set at the next attempt, it is unknown whether the part was sent.
+    If an attempt begins with this flag set, the part may have been sent already.
     """
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
@@ -111,7 +112,7 @@ class OutgoingMessage:
                 self.sent, tries = self.sent + 1, 0
             elif result.error_kind is SendErrorKind.TOO_LONG and tries < _TRIES_TO_FIT:
                 tries += 1
-                # Split the next part into smaller ones, because its markup made it too long for the platform.
+                # Split the next part again, because its markup made it too long for the platform.
                 part, unit = self.parts[self.sent], adapter.capabilities.unit
                 limit = max(unit.measure(part) * 2 // 3, SMALLEST_LIMIT)
                 self.parts[self.sent : self.sent + 1] = split(part, limit=limit, unit=unit)
@@ -161,18 +162,18 @@ NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 @dataclass(frozen=True, slots=True)
 class _Closes:
-    """The inbound messages that a reply answers and therefore closes."""
+    """The inbound messages that a reply closes, because it answers them."""
 
     inbound_ids: tuple[int, ...] = ()
     chats: tuple[str, ...] = ()
     """The locks of the chats to which these messages belong."""
     is_done: bool = False
-    """Whether all of these messages were already closed when they were read."""
+    """Whether all these messages were already closed when they were read."""
 
     def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
-        """Return the change that closes these messages and, if the reply is spoken, stores the voice message.
+        """Return the change that closes these messages, and that stores the voice message of a spoken reply.
 
-        Messages that have already been closed are not changed.
+        Messages that are closed already do not change.
         """
         move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
@@ -214,19 +215,19 @@ class Delivery:
         self._outgoing: dict[str, OutgoingMessage] = {}
         self.voice_of: Callable[[OutboxMessage, Reply, SessionSource], Awaitable[OutboxDraft | None]] | None
         self.voice_of = None
-        """Returns the voice message that follows a reply, if the chat wants spoken answers."""
+        """Return the voice message that follows a reply, if the chat gets spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """Deliver messages only for these bots from now on."""
-        # A server that has not connected a bot does not know the bot's account, so it leaves the bot's
-        # messages to others.
+        """From now on, deliver messages only through these bots."""
+        # A server that has not connected a bot does not know the bot's account, so other servers deliver the
+        # bot's messages.
         self._adapters = {
             target_name(adapter.platform.value, UNKNOWN_ACCOUNT): adapter for adapter in adapters
         }
         self._adapters |= {
             target_name(adapter.platform.value, adapter.account): adapter for adapter in adapters
         }
-        # If this server has lost a bot, another server finishes the deliveries that this one began.
+        # If this server has lost a bot, another server finishes the deliveries that this server began.
         self._outgoing = {
             key: message for key, message in self._outgoing.items() if self._is_said_here(message)
         }
@@ -241,7 +242,7 @@ class Delivery:
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row; otherwise return when to retry, or that the delivery has failed.
+        """Deliver a row; if that fails, return when to retry, or that the row is a dead letter.
 
         Raises:
             StoreError, ChannelError: The outcome could not be stored; the row is delivered again.
@@ -260,9 +261,10 @@ class Delivery:
             )
         address, closes = await self._answered(row, reply)
         if closes.is_done and row.may_have_arrived:
-            # an earlier release died after it had closed the messages, and before it acknowledged the row
+            # an earlier release closed the messages, and died before it acknowledged the row
             return Performed()
-        # After the first attempt, the age counts from the row's creation. Before, it may have waited.
+        # The age is counted from the creation of the row only after the first attempt: before, the row may
+        # have had to wait.
         since = row.created_at if row.attempt_count > 1 else max(row.created_at, row.available_at)
         if self._clock.now() - since > milliseconds(self._config.max_age):
             return await self._given_up(
@@ -272,33 +274,33 @@ class Delivery:
             return await self._given_up(row, reply, closes, "the chat of the reply is unknown")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
-        # Read before the text is sent, because if the store fails later, the text would be sent again.
+        # Read this before the text is sent: a failure of the store after it would send the text again.
         voice = None if self.voice_of is None else await self.voice_of(row, reply, address.source)
         result = await self._sent(row, reply, address)
         is_served = self.serves(row.target)
         if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
-            # After claiming the row, this server lost the channel: it was frozen, or is stopping.
+            # This server lost the channel after it claimed the row: the server was frozen, or is stopping.
             rest = UNTOLD_MS if is_served else 0
             return NotPerformed(
                 error="another server is connected to the chat's channel", untried=True, not_before_ms=rest
             )
         if not result.success:
             return await self._handle_failure(row, reply, closes, result)
-        # The outcome of a delivered row, with the change that closes the answered messages.
+        # Return the outcome of a delivered row, with the change that closes the answered messages.
         change = closes.change(reply.failed, voice)
         if reply.mail_key is not None and self._mail is not None:
             await self._mail.arrived(reply.mail_key)
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
         self._presenter.seen.clear(closes.inbound_ids)
-        if reply.run_id and not reply.questions:  # a run that asked a question may have a new draft by now
+        if reply.run_id and not reply.questions:  # a run that asked a question may have a new draft already
             self._presenter.drafts.pop(reply.run_id, None)
         return Performed(also=change)
 
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
         """Return the address of a reply and the messages that it closes.
 
-        The address and the messages are looked up if the reply does not contain them.
+        An address or messages that the reply does not contain are looked up.
         """
         if reply.says_where and reply.source is not None and not row.may_have_arrived:
             source = SessionSource.from_dict(reply.source)
@@ -322,7 +324,7 @@ class Delivery:
         return address, _Closes(tuple(message.inbound_id for message in inbound), chats, is_done)
 
     async def _quiet_ms(self, source: SessionSource) -> int:
-        """Return the remaining time of a chat's quiet hours in milliseconds."""
+        """Return the milliseconds until a chat's quiet hours end."""
         quiet = await self._sessions.quiet_hours(source.address)
         return 0 if quiet is None else quiet.left_ms(self._clock.now())
 
@@ -334,14 +336,14 @@ class Delivery:
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
             raise
-        except Exception as error:  # the adapter raised, which it must not: this counts as a failed attempt
+        except Exception as error:  # adapters must not raise this; it counts as a failed attempt
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
-        """Return the adapter for a chat.
+        """Return the adapter through which a reply is sent to a chat.
 
-        For linked chats, this channel may differ from the one in the name of the thread.
+        In linked chats, this may be another channel than the one in the name of the thread.
         """
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
@@ -383,9 +385,9 @@ class Delivery:
     async def _send_files(
         self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
-        """Send the files that follow a text; the chat gets a notice about each refused file.
+        """Send the files after a text; tell the chat about each refused file.
 
-        Progress is stored before the next file is sent, so a process that dies here repeats at most one file.
+        The progress is stored before the next file is sent, so at most one file is sent twice after a crash.
         """
         if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
@@ -422,15 +424,15 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Prepare the text of a reply for sending. The text replaces the draft if this adapter shows one.
+        """Prepare the text of a reply for sending; the text replaces a draft that this adapter shows.
 
-        If the channel can edit messages, the text before a question is a separate message and stays.
-        Otherwise the question's first card begins with that text. A text that is already shown above an
-        earlier card of one of these questions is not repeated.
+        On a channel that can edit messages, the text before a question is a message of its own, and stays. On
+        other channels, the first card begins with this text. A text that an earlier card of one of these
+        questions already shows is not repeated.
         """
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
-        if row.steps_done:  # a process that died had sent the text
+        if row.steps_done:  # an earlier process has sent the text
             outgoing.steps_sent, outgoing.marks_step = row.steps_done - _TEXT, row.may_have_arrived
             return outgoing
         cards = await self._cards(reply.thread_id) if asks else {}
@@ -458,9 +460,9 @@ class Delivery:
     async def _take_draft(
         self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
     ) -> None:
-        """Replace the draft of the run with a text if a draft is shown.
+        """Replace the draft of the run, if the chat shows one, with the text.
 
-        If the text precedes a question, the draft's message keeps this text, and the later answer becomes a
+        If the text precedes a question, the message of the draft keeps this text, and the later answer is a
         new message.
         """
         if not reply.run_id:
@@ -482,7 +484,7 @@ class Delivery:
             await presenter.leave_to_question(adapter, session[0], reply.run_id, message_id, asked_by)
 
     def _compose_text(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
-        """Return the text of a reply with its agent's name and, if costs are shown, the answer's cost."""
+        """Return the text of a reply with the name of its agent, and its cost if the chat shows costs."""
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
             return text
@@ -495,8 +497,8 @@ class Delivery:
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
         """Send a card for each question after the text, and store the ids of the cards.
 
-        If a run has received one of several answers, it waits for the others again, whose cards are still
-        shown.
+        A run that has received one of several answers asks the other questions again. Their cards are still
+        shown, and are not sent again.
         """
         source, result = outgoing.address.source, SendResult.sent()
         cards = await self._cards(reply.thread_id)
@@ -539,9 +541,9 @@ class Delivery:
         return result
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
-        """Update the card of a question or notice to show what was answered or chosen.
+        """Update the card of a question or notice to show the answer or choice.
 
-        Do nothing without a card.
+        If there is no card, do nothing.
         """
         if reply.card is not None and reply.source is not None:
             return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
@@ -583,7 +585,7 @@ class Delivery:
     async def _handle_failure(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Decide whether a failed row is retried or abandoned.
+        """Return when a failed row is retried, or make it a dead letter.
 
         While the row is retried, later rows of the same thread wait.
         """
@@ -607,7 +609,7 @@ class Delivery:
     async def _given_up(
         self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str
     ) -> NotPerformed:
-        """Make a row a dead letter, and store the reason with the inbound messages that get no answer."""
+        """Make a row a dead letter, and store the reason with the inbound messages that stay unanswered."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat rejected the message: {why}")
@@ -619,24 +621,24 @@ class Delivery:
 
 
 def _digest_of_text(reply: Reply) -> str:
-    """Return a digest of the text above questions, which shows whether a text is repeated."""
+    """Return a digest of the text above questions, to recognise a repeated text."""
     return sha256(reply.text.strip().encode()).hexdigest()[:16]
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
-    """Return the settings of a session with one more card; if there are too many, drop the oldest ones."""
+    """Return the settings of a session with another card; remove the oldest cards if there are too many."""
     cards = list(settings.get("cards", {}).items())[1 - _MAX_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 
 
 class MailOutbox:
-    """Sends mail messages to chats through the bots of this gateway."""
+    """Sends mail to chats through the bots of this gateway."""
 
     def __init__(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def reaches(self, address: ChatAddress) -> bool:
-        """Return whether there is a channel to this chat."""
+        """Return whether this gateway has a channel for a chat."""
         return address.platform in self._adapters
 
     def enqueue(
@@ -651,21 +653,17 @@ class MailOutbox:
     ) -> None:
         """Store a message for a chat in an open transaction.
 
-        The message will be delivered, or its loss will be reported.
-
-        The message's files are sent after it. The chat gets a notice about each file that cannot be sent
-        there.
-
-        A repeated call does not deliver it again. With `keeps_quiet`, delivery waits for the end of the
-        chat's quiet hours.
+        The message will be delivered, or its loss will be reported. Its files are sent after it, and the chat
+        gets a notice about each file that cannot be sent. A repeated call has no effect. With `keeps_quiet`,
+        the message is sent after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: Another text has this key.
         """
         adapter = self._adapters[address.platform]
-        # A key is unique within one target. The target must not contain the bot's account, which is unknown
-        # until this server has connected the bot. Otherwise, the same message could be stored once before and
-        # once after that.
+        # A key is unique within one target. The target must not contain the bot's account: it is unknown
+        # until this server has connected the bot, so the same message could be stored once before and once
+        # after that.
         source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=UNKNOWN_ACCOUNT)
         reply = Reply(
             kind=ReplyKind.NOTICE,
@@ -676,5 +674,5 @@ class MailOutbox:
             keeps_quiet=keeps_quiet,
             files=tuple(files),
         )
-        # The key in earlier releases, so that a message that one of them has stored is not delivered again.
+        # Earlier releases used this key. A message that they have stored must not be delivered again.
         outbox.enqueue((reply.draft(f"letter/{key}"),))

@@ -5,12 +5,12 @@
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until `done` or `failed` reports its outcome. Until then, no other step is
-returned.
+A returned step is in progress until the caller reports its outcome with `done` or `failed`. Until then, no
+other step is returned.
 
-A draft shows the beginning of the text received so far. A draft only grows. A draft never contains an
-unclosed fence or an incomplete fence line. A draft stops growing when one message is full. The remaining text
-is sent with the final answer. The first part of the answer may be cut at a better position than the draft.
+A draft shows the beginning of the received text, and only grows. It never contains an unclosed fence or an
+incomplete fence line. When the draft fills one message, it stops growing, and the remaining text is sent with
+the final answer. The first part of the final answer may end at a better position than the draft.
 """
 
 import re
@@ -28,30 +28,31 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A version of a draft that a chat shows.
+    """A version of a draft to show in a chat.
 
-    `end` is the length of the part of the answer that is shown. `is_full` is true if no more text fits.
+    `end` is the number of characters of the answer that the version shows. `is_full` is true if no more text
+    fits into the message.
     """
 
     text: str
     end: int
     is_full: bool
     reasoning: str = ""
-    """The model's reasoning so far, which comes before the text or between its parts."""
+    """The reasoning that the model has written so far."""
 
 
 Step: TypeAlias = Look | None
-"""The draft to show now; None if there is nothing to do."""
+"""The version of a draft to show now; None if there is nothing to do."""
 
 
 class Draft:
     """The draft of one answer in one chat.
 
-    Times are in milliseconds; the caller passes the current time.
+    The caller passes the current time to each method, in milliseconds.
     """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """A new version needs `least_new` new characters, and `interval_ms` since the last version."""
+        """Show a new version after `least_new` new characters and `interval_ms` since the last version."""
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -59,24 +60,24 @@ class Draft:
         self._thoughts: list[str] = []
         self._length = 0
         self._looked_at = 0
-        """The length of the answer when the last version of the draft was shown."""
+        """The length of the received answer when the last version was created."""
         self._shown: Look | None = None
         self._under_way: Look | None = None
         self._next_look = 0
         self._is_over = False
 
     def begin_again(self) -> None:
-        """Forget the answer's text, because another attempt begins; the chat still shows the old text.
+        """Discard the received text, because another attempt begins; the chat still shows the old text.
 
-        The shown text is replaced when the new attempt has more text than the chat shows, or by the final
-        answer.
+        The old text is replaced when the new attempt has written more text than the chat shows, or by the
+        final answer.
         """
         self._deltas.clear()
         self._thoughts.clear()
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Record that the chat already shows a draft, which another process has left."""
+        """Record that the chat already shows a draft of another process."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
@@ -102,8 +103,8 @@ class Draft:
     def failed(self, *, now: int, retry_after_ms: int | None = None) -> Step:
         """Record that the draft could not be shown, and return the next step.
 
-        With `retry_after_ms`, the platform is not called until that delay is over, and then gets the newest
-        draft. Without it, nothing more is shown.
+        After `retry_after_ms`, the newest version is shown. If `retry_after_ms` is None, the draft ends, and
+        nothing more is shown.
 
         Raises:
             IllegalTransition: No step is in progress.
@@ -119,14 +120,14 @@ class Draft:
     def finish(self) -> bool:
         """End the draft; return whether it can be edited into the answer.
 
-        If it cannot, the answer is sent as a new message.
+        If the draft cannot be edited into the answer, the answer must be sent as a new message.
         """
         stands = not self._is_over and self._under_way is None and self._shown is not None
         self._is_over = True
         return stands
 
     def left_ms(self, now: int) -> int | None:
-        """Return the milliseconds until new text may be shown; None if too little is new, or none fits."""
+        """Return the milliseconds until a new version may be shown; None if there is too little new text."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
         if self._is_over or self._under_way is not None or is_full or few:
@@ -144,10 +145,9 @@ class Draft:
         return look
 
     def _look(self, now: int) -> Step:
-        """Return a step that shows the received text if it is longer than the text that the chat shows."""
+        """Return a step that shows the received text, if the chat shows less text."""
         self._looked_at = self._length
-        # The first part of the received text; None if the text is blank and there is no reasoning.
-        # This function reads only as much of the answer as one part can need.
+        # Find the first part of the received text. Read only as much of the text as one part can contain.
         look: Look | None
         text = "".join(self._deltas)
         self._deltas = [text]
@@ -182,7 +182,7 @@ class Draft:
 def settled(draft: str) -> str:
     """Return the part of a draft that later versions will not change.
 
-    The result omits white space at the end, and a closing fence that was added only for display.
+    White space at the end is removed, and so is a closing fence that was added only for display.
     """
     text = draft.rstrip()
     match = _CLOSING_FENCE.search(text)

@@ -1,4 +1,4 @@
-"""Incoming and outgoing chat messages, as plain values in the same form for every platform."""
+"""Incoming and outgoing chat messages, in the same form for every platform."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class MessageType(StrEnum):
 
 _BY_MIME = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 FILES = frozenset({MessageType.PHOTO, MessageType.VIDEO, MessageType.AUDIO, MessageType.DOCUMENT})
-"""The kinds of files on a platform without voice bubbles and stickers."""
+"""The kinds of files on a platform that has no voice messages and no stickers."""
 ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 
 
@@ -37,9 +37,8 @@ ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 class Attachment:
     """A file that belongs to a message.
 
-    `ref` is the key with which the platform's adapter fetches it; it contains no secret.
-
-    `name` is as the sender wrote it and is never used as a path.
+    `ref` is the key with which the platform's adapter fetches the file, and contains no secret. `name` is the
+    name that the sender chose, and is never used as a path.
     """
 
     kind: MessageType
@@ -49,17 +48,17 @@ class Attachment:
     size: int | None = None
     """The size in bytes that the platform reports."""
     is_foreign: bool = False
-    """Whether another person may have created the file: it is forwarded, or part of the answered message."""
+    """Whether somebody other than the sender may have created the file, for example if it is forwarded."""
 
     @staticmethod
     def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
-        """Return these files, marked as created by a person other than the sender."""
+        """Return these files, marked as created by somebody other than the sender."""
         return tuple(replace(file, is_foreign=True) for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarded:
-    """Text by another person that the sender forwards; `author` is None if the author is not named."""
+    """A forwarded text by another person; `author` is None if the platform does not name the author."""
 
     text: str = ""
     author: str | None = None
@@ -67,11 +66,11 @@ class Forwarded:
 
 @dataclass(eq=False, kw_only=True)
 class MessageEvent:
-    """An incoming message, as its adapter has parsed it.
+    """An incoming message that an adapter has parsed.
 
-    Events are compared by identity, not by content.
+    Events are equal only if they are the same object.
 
-    `timestamp` is the platform's time in milliseconds since the epoch.
+    `timestamp` is the time that the platform states, in milliseconds since the epoch.
     """
 
     text: str = ""
@@ -80,7 +79,7 @@ class MessageEvent:
     message_id: str | None = None
     """The message's permanent id within its chat.
 
-    The id is the same if the platform delivers the message again.
+    If the platform delivers the message again, the id is the same.
     """
     media: tuple[Attachment, ...] = ()
     reply_to_message_id: str | None = None
@@ -92,15 +91,15 @@ class MessageEvent:
     unread: tuple[str, ...] = ()
     """Descriptions of the parts that agents cannot read, such as `a game`.
 
-    The sender gets a notice about them.
+    The sender gets a notice about these parts.
     """
     timestamp: int | None = None
     addressed: bool = True
-    """Whether the message is addressed to the bot: a direct message, a mention, or a reply to the bot."""
+    """Whether the message is addressed to the bot: it is a direct message, a reply, or mentions the bot."""
     inbound_id: int | None = None
-    """Set after the message has been stored."""
+    """The number of the stored message; None before it is stored."""
     revision: int = 1
-    """How many times the sender had edited the message when this event was read."""
+    """The version of the message that this event contains; each edit increases it."""
     handed_over: bool = False
     """Whether the message has been handed over to an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
@@ -116,11 +115,9 @@ class MessageEvent:
         return self.get_command() is not None
 
     def get_command(self) -> str | None:
-        """Return the command's name in lower case, without the slash and without `@bot`.
+        """Return the name of the command, in lower case, without the slash and `@bot`.
 
-        Return None if the message is not a command.
-
-        `/etc/passwd` is a path, not a command.
+        Return None if the message is not a command. `/etc/passwd` is a path, and not a command.
         """
         if not self.text.startswith("/"):
             return None
@@ -128,14 +125,14 @@ class MessageEvent:
         return name if name and name.replace("_", "").replace("-", "").isalnum() else None
 
     def get_command_args(self) -> str:
-        """Return the text after the command's name; the whole text if the message is not a command."""
+        """Return the text after the command's name, or the whole text if the message is not a command."""
         if not self.is_command():
             return self.text
         words = self.text.split(maxsplit=1)
         return words[1].strip() if len(words) > 1 else ""
 
     def to_body(self) -> dict[str, Json]:
-        """Return the fields to store, as plain data."""
+        """Return the event as plain data to store."""
         media = [
             {
                 "kind": attachment.kind.value,
@@ -177,7 +174,7 @@ class MessageEvent:
             ValueError, KeyError, TypeError: The body is invalid.
         """
         source = body["source"]
-        foreign = body.get("foreign_files", ())  # older releases do not store this field
+        foreign = body.get("foreign_files", ())  # older releases did not store this field
         media = [Attachment(**{**item, "kind": MessageType(item["kind"])}) for item in body["media"]]
         return cls(
             text=body["text"],
@@ -187,7 +184,7 @@ class MessageEvent:
             media=tuple(replace(attachment, is_foreign=n in foreign) for n, attachment in enumerate(media)),
             reply_to_message_id=body["reply_to"],
             reply_to_text=body["reply_to_text"],
-            # The previous release does not store these three fields.
+            # The previous release did not store these three fields.
             reply_to_author=body.get("reply_to_author"),
             forwarded=tuple(Forwarded(**item) for item in body.get("forwarded", ())),
             unread=tuple(body.get("unread", ())),
@@ -200,10 +197,10 @@ class MessageEvent:
 
 
 class SendErrorKind(StrEnum):
-    """The reason why sending failed, which decides whether it is retried.
+    """The reason why sending failed. It decides whether sending is retried.
 
-    Temporary failures are retried. After `unknown`, the platform may nevertheless have accepted the message;
-    after all others, it has not.
+    Temporary failures are retried. After `unknown`, the platform may have accepted the message in spite of
+    the failure. After all other failures, it has not.
     """
 
     TOO_LONG = "too_long"
@@ -221,7 +218,7 @@ class SendErrorKind(StrEnum):
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether the platform may have accepted the message, because its response was lost."""
+        """Whether the platform may have accepted the message, although there was no response."""
         return self is SendErrorKind.UNKNOWN
 
 
@@ -234,7 +231,7 @@ class SendResult:
     error: str | None = None
     error_kind: SendErrorKind | None = None
     retry_after_ms: int | None = None
-    """The pause that the platform asks for, in milliseconds."""
+    """The time, in milliseconds, that the platform asks the bot to wait."""
 
     @classmethod
     def sent(cls, message_id: str | None = None) -> "SendResult":
@@ -249,14 +246,14 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """A button on a card. Pressing the button returns its `value`, which has at most 60 ASCII characters."""
+    """A button on a card. A press sends its `value`, which has at most 60 ASCII characters."""
 
     label: str
     value: str
 
 
 def is_button_value(value: str) -> bool:
-    """Return whether every platform accepts this value for a button: 1 to 60 ASCII characters."""
+    """Return whether every platform accepts this value for a button."""
     return value.isascii() and value.isprintable() and 0 < len(value) <= 60
 
 
@@ -274,7 +271,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ButtonPress:
-    """A press of a button on a card that postroom sent. `source.user_id` is the person who pressed it."""
+    """A press of a button on a card. `source.user_id` is the person who pressed the button."""
 
     source: SessionSource
     value: str

@@ -1,10 +1,10 @@
-"""Fetches and stores chat files when a run first needs them. The message itself is already stored by then.
+"""Fetches and stores the files of a stored message when a run first needs them.
 
     fetched, up to the limit ─▶ private file ─▶ type detected from its bytes ─▶ scanned ─▶ stored by its hash
        │ temporary failure: the run is retried a few times
        └ permanent failure: its record contains the reason, and its sender gets a notice
 
-Archives are not unpacked, and names that a sender chose are never used as paths.
+Archives are not unpacked. File names that a sender chose are never used as paths.
 """
 
 import asyncio
@@ -53,27 +53,24 @@ _LOG = get_logger(__name__)
 MAX_TRANSCRIPT_LENGTH = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""The number of the attempt that no longer waits for an unavailable file.
+"""The attempt at which a run continues without a file that is unavailable.
 
-Earlier attempts fail and are retried.
+If the file is unavailable at an earlier attempt, the attempt fails and is retried.
 """
 _TRIES_UNCONNECTED = 12
-"""The same number for a file whose channel is not connected at the moment.
-
-The last attempt continues without the file.
-"""
+"""The attempt at which a run continues without a file whose channel is not connected."""
 _CONNECTED_SECONDS = 20.0
-"""How long an execution waits for its channel, because a run may start before the channel has connected."""
+"""How long an execution waits until the channel of a file is connected."""
 _SCAN_SECONDS = 120.0
 _TRANSCRIBE_SECONDS = 600.0
-"""The time limit for an endpoint that keeps sending data but never finishes."""
+"""The time limit for a transcription, also if the endpoint keeps sending data."""
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
 
 class ChatFiles:
-    """The files of all chats.
+    """Gives each run access to the files of its messages.
 
-    The process has one such object. Each run gets the files of its own messages from it.
+    A process has one such object.
     """
 
     def __init__(
@@ -94,11 +91,11 @@ class ChatFiles:
         return FilesOfRun(self, activation)
 
     def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
-        """Return the adapter for a thread's chat, if it is connected in this process."""
+        """Return the adapter of a thread's chat, if this process has one."""
         return self._adapters.get(unquote(target_of(thread_id).partition("/")[0]))
 
     def most(self, media_type: str = "") -> int:
-        """Return the largest allowed size of a file of this type; without a type, of any file."""
+        """Return the maximum size of a file of this type, or of any file if no type is given."""
         most, kind = self._config.max_media_bytes, media_type.partition("/")[0]
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
@@ -143,7 +140,7 @@ class FilesOfRun(RunFiles):
         self._attempt = activation.attempt
         self._claim = claim_of(activation)
         self._naming = asyncio.Lock()
-        """Held while a position is assigned, so that concurrent calls get different positions."""
+        """A lock that gives concurrent calls different positions."""
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -228,7 +225,7 @@ class FilesOfRun(RunFiles):
         return file
 
     async def _take(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
-        """Fetch a file and store it. If it cannot be fetched, store the reason."""
+        """Fetch and store a file; if the file cannot be fetched, store the reason."""
         stated_name, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
         file = ChatFile(
             thread_id=self._thread_id,
@@ -278,7 +275,7 @@ class FilesOfRun(RunFiles):
                 raise
             why = f"the file could not be downloaded: {error.message}"
         except Exception as error:
-            # the adapter raised, which it must not: the message is processed without its file
+            # adapters must not raise this; process the message without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
             why = f"the file could not be downloaded: {type(error).__name__}"
         record = replace(file, missing=why)
@@ -286,13 +283,13 @@ class FilesOfRun(RunFiles):
         return record
 
     def _tries(self) -> int:
-        """Return the number of the attempt that continues without an unavailable file; see `_TRIES`."""
+        """Return the attempt at which the run continues without an unavailable file."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
 
     async def _check_file(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
-        """Determine the type of a file from its bytes, and store the file."""
+        """Detect the type of a file from its bytes, and store the file."""
         if not found.size:
             raise InvalidArgument("the file is empty")
         head = await asyncio.to_thread(head_of, found.path)
@@ -320,7 +317,7 @@ class FilesOfRun(RunFiles):
         return record
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return a file's transcript, and the reason if it failed; both are None without transcription."""
+        """Return a file's transcript, or why there is none; None for both if files are not transcribed."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -338,7 +335,7 @@ class FilesOfRun(RunFiles):
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
         adapter = self._files.adapter_of(self._thread_id)
-        # a held request gets only one answer, so it gets no notice
+        # an open request gets only one answer, so it gets no notice
         holds = adapter is not None and adapter.capabilities.holds_requests
         if notice is None or holds:
             return await self._store.put(file, claim=self._claim)
@@ -361,7 +358,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
     )
     head = b""
     try:
-        async for piece in store.content(one.sha256):  # only the first bytes are needed
+        async for piece in store.content(one.sha256):  # the type needs only the first bytes
             head = head or piece[:SNIFFED_BYTES]
     except UnknownMessage:
         return replace(file, missing="the message with this file was deleted")
@@ -371,7 +368,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 def attachment_of(file: ChatFile) -> Attachment:
     """Convert a stored file to an attachment that channels can send."""
     kind = MessageType.of_file(file.media_type)
-    if file.media_type == "image/svg+xml":  # a page that displays this file would run the scripts in it
+    if file.media_type == "image/svg+xml":  # a page that shows the file would run the scripts in it
         kind = MessageType.DOCUMENT
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)
 

@@ -54,7 +54,7 @@ _MIN_FLUSH = timedelta(seconds=1)
 
 
 class Gateway:
-    """Connects channels with agents. `async with Gateway(...)` starts it and stops it."""
+    """Connects channels with agents. `async with Gateway(...)` starts the gateway and stops it at the end."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -74,10 +74,11 @@ class Gateway:
         leases: Leases | None = None,
         speak: Speak | None = None,
     ) -> None:
-        """Create the parts without starting them. Without a `store`, people cannot schedule messages.
+        """Create the parts of the gateway without starting them.
 
-        With `leases`, several servers share the channels: each channel is connected by the server that holds
-        its lease. With `speak`, answers are also spoken in the chats that request it.
+        Without a `store`, people cannot schedule messages. With `leases`, several servers share the channels,
+        and the server that holds a channel's lease connects the channel. With `speak`, answers are also
+        spoken in chats that have turned this on.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -88,9 +89,9 @@ class Gateway:
         self._connecting = asyncio.Lock()
         self._writing_status = asyncio.Lock()
         self._ends_at = 0.0
-        """The event loop's time at which `stop` ends its wait for answers."""
+        """The time, on the event loop's clock, until which `stop` waits for answers to be delivered."""
         self._flushing: asyncio.Timeout | None = None
-        """The timeout after which `stop` no longer waits for answers to be delivered."""
+        """The timeout of the wait for answers, while `stop` waits."""
         self._leases = leases
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
@@ -149,10 +150,10 @@ class Gateway:
     async def start(self) -> None:
         """Hand over unfinished messages, connect every channel and start the delivery.
 
-        A channel that is temporarily unreachable is retried. A permanent failure aborts the start.
+        An unreachable channel is connected later. A permanent failure ends the start.
 
         Raises:
-            ConfigError, MissingExtra: A channel lacks something that a person must provide.
+            ConfigError, MissingExtra: A channel lacks a setting or a package.
             StoreError: Unfinished messages could not be read.
         """
         await self._write_status("starting")
@@ -191,7 +192,7 @@ class Gateway:
         await self._write_status("running")
 
     async def stop(self) -> None:
-        """Stop gracefully; a second call does nothing. The mailbox is drained but not closed."""
+        """Stop the gateway; a second call does nothing. The mailbox is drained, but stays open."""
         await self.intake.close()
         await self.runner.stop()
         if self._voices is not None:
@@ -216,7 +217,7 @@ class Gateway:
     # The gateway's state.
 
     async def counts(self) -> InboundCounts:
-        """Count the accepted messages that are still stored, by their state."""
+        """Return the number of accepted messages in each state, of those that are still stored."""
         counts = await self.stores.intake_log.counts()
         waiting, handed = counts.get(InboundStatus.WAITING, 0), counts.get(InboundStatus.HANDED_OVER, 0)
         running = min(handed, len(self._presenter.runs))
@@ -234,18 +235,18 @@ class Gateway:
         return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a channel, whatever its state. The adapter's `liveness` then shows the result."""
+        """Reconnect a channel in any state. The adapter's `liveness` shows the result."""
         await self._connect(adapter, is_reconnect=True)
         await self._write_status("running")
 
     def wake(self) -> None:
-        """Notify the relay that there may be messages to deliver."""
+        """Tell the relay that there may be messages to deliver."""
         self._relay.hint()
 
     # Regular work.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a failed channel if it can recover; keep trying while the store is unavailable."""
+        """Reconnect a channel whenever it has failed and may recover, or its lease has moved."""
         failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
@@ -267,7 +268,7 @@ class Gateway:
                 )
 
     async def _sweep(self) -> None:
-        """Hand over messages that crashed processes left over, and delete expired records."""
+        """Regularly hand over messages that crashed processes left over, and delete expired records."""
         purge_at = 0
         while True:
             await self._timer.sleep(_SWEEP_EVERY_MS)
@@ -289,11 +290,11 @@ class Gateway:
     # Helpers.
 
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
-        """Return whether this server holds the lease of a channel that several servers may share."""
+        """Return whether this server may connect a channel: it holds the lease, or the channel needs none."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
-        """Deliver at once the messages that another server was sending when it ended.
+        """Deliver at once the messages that another server was sending when that server ended.
 
         The messages are marked as possible duplicates.
         """
@@ -303,9 +304,9 @@ class Gateway:
                     await self._relay.take_over(kind, target_name(adapter.platform.value, account))
 
     def _place_of_runs(self, source: SessionSource) -> str:
-        """Return the server where a chat's runs must execute.
+        """Return the server that must execute the runs of a chat; "" if any server may.
 
-        Chat runs execute on the server that has the channel, which shows drafts and fetches files.
+        The server that has the channel executes the runs, because it shows drafts and fetches files.
         """
         adapter = self._adapters.get(source.platform)
         return "" if self._leases is None or adapter is None else adapter.lease or ""
@@ -314,7 +315,7 @@ class Gateway:
         return [adapter.lease for adapter in self._adapters.values() if adapter.lease is not None]
 
     def _speak(self) -> None:
-        """Start delivering for the channels that this server has connected and whose leases it holds."""
+        """Start delivering messages for the channels that this server connects."""
         adapters = self._adapters.values()
         self.delivery.speak_for(
             [adapter for adapter in adapters if adapter.liveness.state is not AdapterState.ELSEWHERE]
@@ -322,9 +323,9 @@ class Gateway:
         self._relay.hint()
 
     async def _find_place(self, source: SessionSource) -> tuple[str, Json] | None:
-        """Return, for a scheduled message, a session's thread, and the model and instructions of the chat.
+        """Return the thread of a scheduled message, and the model and instructions of its chat.
 
-        Return None if the sender in `source` may no longer write.
+        Return None if the sender may no longer write.
         """
         source = await self.people.learn(source)
         if not self.people.may_write(source):
@@ -333,7 +334,7 @@ class Gateway:
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def hurry(self) -> None:
-        """Make `stop` end sooner: it no longer waits for runs, and only `_MIN_FLUSH` for answers."""
+        """Make `stop` end sooner: wait no longer for runs, and for answers only `_MIN_FLUSH`."""
         self._ends_at = asyncio.get_running_loop().time()
         if self._flushing is not None:
             self._flushing.reschedule(self._ends_at + _MIN_FLUSH.total_seconds())
@@ -359,10 +360,10 @@ class Gateway:
             self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
-        """Connect a channel. After the start, only a refused credential ends the attempts to connect."""
+        """Connect a channel. Once the gateway has started, only a refused credential ends the attempts."""
         async with self._connecting:
             if self._is_ours(adapter):
-                # Pass the newest stored message of each chat to the adapter.
+                # Tell the adapter the newest stored message of each chat.
                 seen: set[tuple[str, str | None]] = set()
                 for message in await self.stores.intake_log.newest(adapter.platform.value):
                     address = message.body.get("source")
@@ -393,7 +394,7 @@ class Gateway:
                 raise
             _LOG.warning("channel.not_connected", platform=adapter.platform.value, reason=error.describe())
             return
-        except Exception as error:  # the adapter raised, which it must not: the other channels continue
+        except Exception as error:  # adapters must not raise this; the other channels continue
             liveness.state, liveness.retryable = AdapterState.FAILED, True
             liveness.error_code, liveness.error = "internal_error", type(error).__name__
             _LOG.exception("channel.not_connected", platform=adapter.platform.value)
@@ -403,7 +404,7 @@ class Gateway:
         liveness.error_code = liveness.error = None
 
     async def _write_status(self, word: str) -> None:
-        async with self._writing_status:  # one at a time, so that the newest status is the last written
+        async with self._writing_status:  # one write at a time, so that the newest status is written last
             await asyncio.to_thread(
                 status.write_runtime_status,
                 self.config.state_dir,

@@ -1,7 +1,7 @@
-"""Remembers group messages that were addressed to no agent, and adds them to an agent's next message.
+"""Remembers group messages to nobody in particular, and adds them to the next message for an agent.
 
-Only a few messages of each group are kept, in memory, so they are lost at a restart. Messages from people
-without access are not kept.
+Only a few messages of each group are kept. They are in memory, so a restart deletes them. Messages from
+people without access are not kept.
 """
 
 from collections import OrderedDict, deque
@@ -36,7 +36,7 @@ class GroupTalk:
     most: int
     _remarks: OrderedDict[tuple[str, ...], deque[_Remark]] = field(default_factory=OrderedDict)
     _read: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    """The number of the newest remark that each session has read."""
+    """The number of the newest remembered message that each session has read."""
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
 
     def heard(self, source: SessionSource, message_id: str | None, text: str) -> None:
@@ -53,7 +53,7 @@ class GroupTalk:
             self._remarks.popitem(last=False)
 
     def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
-        """Return the group's messages that a session has not read, as metadata for its next message."""
+        """Return the remembered messages that a session has not read, as metadata for its next message."""
         if not self.most:
             return {}
         remarks = self._remarks.get(_place(source), ())

@@ -1,4 +1,4 @@
-"""Receives messages: each is stored, and then handled once, in the order of its chat.
+"""Receives messages: stores each message, then handles it once, in the order of its chat.
 
 adapter ─▶ accept: stored in the intake log ─▶ the adapter tells its platform ─▶ (in the background) its turn
 start ─▶ messages that a crash left waiting: in order, before anything new ─▶ their turns
@@ -50,7 +50,7 @@ MAX_TEXT_SIZE = 1_000_000
 _FORGOTTEN = "forgotten_answers"
 """The session setting in which earlier releases listed the messages whose answers must not be shown."""
 _CANCELLED = "the caller cancelled the request"
-"""The reason stored with a message whose caller hung up or cancelled it."""
+"""The reason stored with a message whose caller closed the connection or cancelled the request."""
 _CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
 """The age at which a waiting message is assumed to be left over by a process that died."""
@@ -82,17 +82,17 @@ class Intake:
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
         """The newest albums, keyed by id and sender.
 
-        Only the first message of an album names the addressee, which applies to all its messages.
+        Only the first message of an album mentions the bot. The mention applies to the whole album.
         """
         self._threads_answered: OrderedDict[tuple[str, ...], bool] = OrderedDict()
-        """For the newest threads, keyed by their place: whether the bot answers in the thread."""
+        """Whether the bot answers in a platform's thread, for the newest threads."""
         self._open = asyncio.Event()
         self.tasks = services.tasks
 
     # Called by adapters.
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message; it is durable when this returns. A message that is already known is ignored.
+        """Store a message durably, and queue it for the worker of its chat; ignore a known message.
 
         Raises:
             StoreError: The message could not be stored.
@@ -109,7 +109,7 @@ class Intake:
             await self._store_arrival(event, source, worker)
 
     async def _store_arrival(self, event: MessageEvent, source: SessionSource, worker: ChatWorker) -> None:
-        """Store a message that is addressed to the bot, and let the worker of its chat handle it."""
+        """Store a message that is addressed to the bot, and pass it to the worker of its chat."""
         await self._open.wait()
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is shutting down; send the message again")
@@ -150,7 +150,7 @@ class Intake:
             await self._resume(received.message)
 
     async def _follows(self, event: MessageEvent, source: SessionSource) -> bool:
-        """Return whether a message continues a thread in which the bot answers, and so needs no mention."""
+        """Return whether a message continues a thread in which the bot answers without a mention."""
         root = event.metadata.get("thread_root")
         if root is None or source.is_bot:
             return False
@@ -174,9 +174,9 @@ class Intake:
                 self._threads_answered.popitem(last=False)
 
     async def _route(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
-        """Return the source of a message, completed with the agent that answers; None if no agent does.
+        """Return the source of a message with the agent that answers; None if no agent answers.
 
-        If a chosen agent is no longer reachable, the choice is removed.
+        If the agent chosen with /agent is no longer reachable, the choice is removed.
         """
         chosen = await self._sessions.chosen_agent(source) if event.addressed else None
         if chosen is not None and chosen not in reachable(self._config.routes, source):
@@ -215,13 +215,13 @@ class Intake:
             await self._take_back(event, known_message, is_new=text != before.text)
             return
         if not event.media and not event.forwarded and not event.get_command_args().strip():
-            return  # no text or file is left, but the message was not deleted
+            return  # the edit removed all text and files, but did not delete the message
         # An edit changes neither the agent that answers nor the earlier messages of the group in `metadata`.
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
         event.metadata = {**known_message.body.get("metadata", {}), **event.metadata}
         if album_of(event) is not None:
-            # an edit contains one file, the stored message those of the whole album
+            # an edit contains one file, but the stored message contains those of the whole album
             event.media = before.media
         try:
             kept_message = await self._log.edit(key, event.to_body())
@@ -231,12 +231,12 @@ class Intake:
             return
         except AlreadyConsumed:
             in_time = False
-        # A platform reports an edit even if only a preview or a reaction was added.
+        # Platforms report an edit even if only a preview or a reaction was added.
         if not in_time and (before.text != text or known_message.reason == CHANGED_INTO_COMMAND):
             await self._tell_of_edit(event, text, _too_late(known_message))
 
     async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
-        """Withdraw a message that an edit has turned into a command. The command is not performed."""
+        """Withdraw a message that an edit has turned into a command, without performing the command."""
         if not is_new:
             return
         in_time = known.status.is_open and await self._handover.follow_deletion(
@@ -246,7 +246,7 @@ class Intake:
         await self._tell_of_edit(event, event.text, done)
 
     async def _tell_of_edit(self, event: MessageEvent, told: str, text: str) -> None:
-        """Notify the sender of an edit's result, once for each version of the text."""
+        """Tell the sender the result of an edit, once for each version of the text."""
         words = sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
         key = f"{notice_key('edited', event.inbound_id)}/{words}"
         await self._notices.answer(event, text, key=key, is_answer=False)
@@ -297,9 +297,9 @@ class Intake:
         )
 
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
-        """Return the questions that the run of an unanswered message has asked, with the text above them.
+        """Return the cards of the questions that an unanswered message's run asked last.
 
-        If the run has asked several times, only the questions that it asked last are returned.
+        The first card also contains the text above the questions.
 
         Raises:
             StoreError: The run could not be read.
@@ -309,7 +309,7 @@ class Intake:
         return [] if run is None or run.status is RunStatus.DONE else cards_of(run)
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Hide the answer to a message; the conversation keeps it.
+        """Hide the answer to a message; the answer stays in the conversation.
 
         Raises:
             StoreError: The change could not be stored.
@@ -320,10 +320,10 @@ class Intake:
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message, or withdraw the message if no run has read it.
+        """Cancel the run that answers a message; withdraw a message that no run has read.
 
-        A run continues if it also answers a background request, or a message whose id satisfies
-        `is_waited_for`. Return False if the run continues, or if the message already has its answer.
+        The run is not cancelled if it also answers a background request, or a message for which
+        `is_waited_for` returns true. Return False in that case, and if the message is already answered.
 
         Raises:
             StoreError: The cancellation could not be stored.
@@ -354,7 +354,7 @@ class Intake:
         return await self._handover.cancel(run.run_id)
 
     async def _record_cancellation(self, message: InboundMessage) -> None:
-        """Record that the caller has cancelled a message, unless it is already answered."""
+        """Record that the caller has cancelled a message, unless the message is already answered."""
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], _CANCEL)
 
@@ -374,22 +374,22 @@ class Intake:
     # Messages that were left behind.
 
     async def recover(self) -> int:
-        """Hand over the messages that a crash left over, in order, then accept new ones.
+        """Hand over the messages that a crash left over, in order, then begin to accept new messages.
 
-        Return their number.
+        Return the number of messages that were left over.
         """
         taken = await self._resume_waiting(older_than=None)
         self._open.set()
         return taken
 
     async def sweep(self) -> int:
-        """Hand over messages that dead processes left over; return how many."""
+        """Hand over the messages that dead processes left over; return the number of these messages."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Stop accepting messages and stop the workers; the messages stay stored.
+        """Stop the workers and accept no more messages; stored messages stay stored.
 
-        Refuse waiting callers.
+        Callers that wait for a message to be stored get an error.
         """
         await self.tasks.close()
         for worker in list(self._runner.workers.by_chat.values()):
@@ -438,11 +438,11 @@ class Intake:
         try:
             await self._log.move([inbound_id], InboundMove(status=InboundStatus.REJECTED, reason=why))
         except IllegalTransition:
-            return  # another process handed it over first
+            return  # another process handed the message over first
         self._metrics.message("rejected")
 
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
-        """Record that an album is addressed to the bot, so that later messages of it are accepted."""
+        """Record that an album is addressed to the bot, so that its later messages are accepted."""
         self._albums_for_us[_sent_album(event, source)] = source
         while len(self._albums_for_us) > _MAX_ALBUMS:
             self._albums_for_us.popitem(last=False)
@@ -451,7 +451,7 @@ class Intake:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
             raise InvalidRecord("a message needs a source, a chat and a unique id", value=event.message_id)
-        if event.metadata.get("verified") is False:  # the sender's address may be forged
+        if event.metadata.get("verified") is False:  # the address of the sender may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MAX_TEXT_SIZE:
             raise TooLarge(f"the message has {len(event.text)} characters", value=len(event.text))
@@ -464,11 +464,11 @@ def _has_cancellation(message: InboundMessage) -> bool:
 
 
 def _too_late(known: InboundMessage) -> str:
-    """Return the notice that tells the sender why an edit of the message has no effect."""
+    """Return the notice for the sender that explains why an edit has no effect."""
     unread = known.status in (InboundStatus.RETRACTED, InboundStatus.REJECTED)
     return wording.EDITED_UNREAD if unread else wording.EDITED_TOO_LATE
 
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:
-    """Return the key that the messages of one album share."""
+    """Return the key that all messages of an album share."""
     return album_of(event) or "", replace(source, agent=None, person=None)

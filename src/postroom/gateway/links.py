@@ -3,7 +3,7 @@
     linked chats ─▶ one conversation for each agent, answered in the chat of each message
                  ─▶ messages of agents to the person go to the chat that is chosen with `/here`
 
-A link grants no rights: each chat keeps its role.
+A link grants no rights: in each chat, the person keeps the role that they have there.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ from postroom.gateway.sessions import Sessions
 from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
-"""A text that is hashed together with each link code.
+"""A text that is part of the hash of each link code.
 
-Pairing codes are hashed together with the name of their platform instead.
+The hashes of pairing codes contain the name of the platform instead.
 """
 _APART, _TOGETHER = "apart", "together"
 
 
 class Links:
-    """Links the direct chats of a person, and returns the chats that are linked."""
+    """Links and unlinks the direct chats of a person."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Links:
         self._people, self._sessions, self._notices = people, sessions, notices
 
     async def link(self, source: SessionSource, word: str) -> str:
-        """Perform `/link` with this word, and return the reply.
+        """Perform `/link` with the word after the command, and return the reply.
 
         Raises:
             StoreError: The links could not be read or stored.
@@ -89,7 +89,7 @@ class Links:
         return wording.NOT_LINKED if left is None else wording.UNLINKED
 
     async def chats(self, source: SessionSource) -> list[ChatAddress]:
-        """Return this chat, and the chats linked with it.
+        """Return this chat and the chats that are linked with it.
 
         Raises:
             StoreError: The links could not be read.
@@ -101,13 +101,13 @@ class Links:
         ]
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
-        """Notify the chat in which the code was created that the code was used.
+        """Tell the chat in which a code was created that the code has been used.
 
-        A person who was tricked into giving the code away must see that it was used.
+        A person who was tricked into giving away a code learns in this way that it was used.
         """
         adapter = self._adapters.get(Platform(giver.platform))
         if adapter is None:
-            return  # the channel can neither send nor receive
+            return  # the chat's channel is not configured
         place = SessionSource(platform=adapter.platform, chat_id=giver.chat_id, account=adapter.account)
         text = wording.linked_by(source.address.name)
         await self._notices.tell(place, text, key=f"linked/{giver.address.name}/{token_hex(8)}")

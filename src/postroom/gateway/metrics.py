@@ -1,6 +1,6 @@
-"""The gateway's metrics. `accepted = finished + queued + running + rejected` holds at every instant.
+"""The gateway's metrics. `accepted = finished + queued + running + rejected` is always true.
 
-Each process counts only the messages that it hands over, not those that wait, or run in other processes.
+Each process counts only the messages that it hands over itself.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ class InboundCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the numbers of all states add up to the accepted messages, so that none is lost."""
+        """Whether the numbers of all states add up to the number of accepted messages."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 
 class GatewayMetrics:
-    """The gateway's counters, gauges and histograms, in the given registry or in a new one."""
+    """The gateway's counters, gauges and histograms."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = CollectorRegistry() if registry is None else registry
@@ -74,7 +74,7 @@ class GatewayMetrics:
         counter.inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
-        """Set the gauges that count the messages without an answer."""
+        """Set the gauges that show how many messages have no answer yet."""
         self._open.labels("waiting").set(waiting)
         self._open.labels("handed_over").set(handed_over)
 
@@ -83,7 +83,7 @@ class GatewayMetrics:
         self._channel_up.labels(platform).set(is_up)
 
     def delivered(self, after_ms: int) -> None:
-        """Record an answer that was delivered this many milliseconds after it was created."""
+        """Record the delivery of an answer, `after_ms` milliseconds after the answer was created."""
         self._delivery_time.observe(max(after_ms, 0) / 1_000)
 
     def delivery_failed(self, kind: str) -> None:

@@ -26,10 +26,10 @@ class Notices:
         is_refusal: bool = False,
         choices: tuple[Button, ...] = (),
     ) -> None:
-        """Send a text to a chat, once per `key`; a later text with the same key is ignored.
+        """Send a text to a chat. A later text with the same `key` is ignored.
 
-        `answers` is the platform's id of the message that the text answers. `is_refusal` is true if that
-        message was refused; the text then states the reason.
+        `answers` is the platform's id of the message that the text answers. If `is_refusal` is true, that
+        message was refused, and the text states the reason.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -47,7 +47,7 @@ class Notices:
         await self._enqueue(reply, key)
 
     async def refuse(self, event: MessageEvent, text: str, *, key: str) -> None:
-        """Tell the sender of an inbound message that it is refused, once per `key`.
+        """Tell the sender of an inbound message, once per `key`, that the message is refused.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -58,7 +58,7 @@ class Notices:
     async def answer(
         self, event: MessageEvent, told: str | Card, *, key: str, is_answer: bool = True
     ) -> None:
-        """Reply to the sender of an inbound message, once per `key`, with the buttons of a card.
+        """Reply to the sender of an inbound message, once per `key`, with a text or a card with buttons.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -69,7 +69,7 @@ class Notices:
             await self.tell(event.source, card.text, key=key, answers=answers, choices=card.buttons)
 
     async def waits(self, event: MessageEvent, source: SessionSource, text: str, *, key: str) -> None:
-        """Tell a chat, once per `key`, that an inbound message is waiting, and until when.
+        """Tell a chat, once per `key`, that an inbound message is waiting.
 
         The notice is removed when an agent begins to process the message.
 
@@ -86,9 +86,10 @@ class Notices:
         await self._enqueue(reply, key)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
-        """Update a question's card to show its answer; a question outside chats has no card.
+        """Update the card of a question in a chat so that it shows the answer.
 
-        The update is delivered after the card, however late the card is delivered.
+        The update is always delivered after the card, even if the delivery of the card is delayed. Nothing is
+        sent for a question outside chats.
 
         Raises:
             StoreError: The row could not be stored.
@@ -99,7 +100,7 @@ class Notices:
         await self._enqueue(reply, f"card/{number}")
 
     async def show_chosen(self, press: ButtonPress, text: str) -> None:
-        """Replace a notice's card by this text without buttons, because one of its buttons was pressed.
+        """Replace the card whose button was pressed with a text without buttons.
 
         Raises:
             StoreError: The row could not be stored.
@@ -117,7 +118,7 @@ class Notices:
         )
 
     async def keep_dead(self, platform: Platform, account: str, key: str, raw: str, why: str) -> None:
-        """Store a platform's raw update that could not be processed as a dead letter, once per `key`.
+        """Store a raw update that could not be processed as a dead letter, once per `key`.
 
         Raises:
             StoreError: The row could not be stored.
@@ -135,5 +136,5 @@ class Notices:
 
 
 def notice_key(what: str, inbound_id: int | None) -> str:
-    """Return the key of a notice that the sender of an inbound message gets only once."""
-    return f"{what}/line/{inbound_id}"  # the name in the first build, so that its notices are not sent again
+    """Return a notice's key, so that the sender of the inbound message gets the notice only once."""
+    return f"{what}/line/{inbound_id}"  # earlier releases used this key, too: no notice is sent twice

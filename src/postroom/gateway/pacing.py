@@ -1,13 +1,14 @@
-"""Paces a bot's calls: respects the platform's published rate limits, and pauses when the platform asks.
+"""Keeps a bot's calls within the platform's rate limits, and pauses them when the platform asks for it.
 
     turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
               │ soon: waits                       │ later: returns the time; its place in the queue is kept
     refused because of its rate ─▶ the scope pauses for the requested time
 
 A call counts towards a limit from its beginning until one period after its end, because the platform may
-count it at any time in between. Calls of low priority (drafts, typing) get a turn only if no other call waits
-and half of the limit is unused. If the platform refuses a call without content (typing, reactions), only
-calls of that kind pause. The state is not stored; after a restart, the platform's first refusal restores it.
+count it at any time while it is in progress. Calls of low priority (drafts, typing) are made only if no other
+call waits and half of the limit is unused. If the platform refuses a call without content (typing,
+reactions), only calls of that kind pause. The state is not stored. After a restart, the bot pauses when the
+platform first refuses a call.
 """
 
 from collections import deque
@@ -19,11 +20,11 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.gateway.capabilities import Rate, RateLimits
 
 PATIENCE_MS = 2_000
-"""The longest wait for a turn. If the turn comes later, the caller gets the time after which to ask again."""
+"""The longest wait for a turn. A caller whose turn comes later is told when to ask again."""
 KEPT_MS = 5_000
 """How long a caller that was told to ask again keeps its place in the queue after its turn is due."""
 UNTOLD_MS = 5_000
-"""The pause after a refusal that does not tell how long to wait."""
+"""The pause after a refusal in which the platform gives no waiting time."""
 _MAX_SCOPES = 10_000
 
 
@@ -36,7 +37,7 @@ class Turn:
     quiet_ms: int | None = None
 
     def refused(self, retry_after_ms: int | None) -> None:
-        """Record that a rate limit refused the call, and the pause that the platform asks for."""
+        """Record that the platform refused the call because of its rate, and how long it asks to pause."""
         self.was_refused, self.quiet_ms = True, retry_after_ms
 
 
@@ -48,21 +49,21 @@ class _Scope:
     is_method: bool = False
     under_way: int = 0
     ended: deque[int] = field(default_factory=deque)
-    """The times at which the calls that still count ended, oldest first."""
+    """The end times of the calls that still count towards the limit, oldest first."""
     line: dict[Hashable, int] = field(default_factory=dict)
     """The waiting callers in order, each with the time until which its place in the queue is kept."""
     quiet: tuple[int, int] = (0, 0)
-    """The beginning and end of a pause that the platform has requested."""
+    """The start and end of the pause that the platform has requested."""
 
     def used(self, now: int) -> list[int]:
-        """Return a time for each call that still counts: its end, or now if it is in progress."""
+        """Return the end time of each call that still counts; `now` for a call in progress."""
         per_ms = self.rate.per_ms if self.rate else 0
         while self.ended and not now - per_ms < self.ended[0] <= now:
             self.ended.popleft()
         return [*self.ended, *([now] * self.under_way)]
 
     def wait(self, who: Hashable, now: int) -> int:
-        """Return the time in milliseconds until this caller's turn."""
+        """Return the number of milliseconds until this caller's turn."""
         self._drop_places(now)
         began, until = self.quiet
         quiet = until - now if began <= now < until else 0
@@ -87,7 +88,7 @@ class _Scope:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
-        """Return whether the scope can be dropped, because it has no state."""
+        """Return whether the scope has no state, so that it can be dropped."""
         self._drop_places(now)
         return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
@@ -111,12 +112,12 @@ class Pacing:
         key: Hashable = None,
         gives_way: bool = False,
     ) -> AsyncIterator[Turn]:
-        """Wait for a turn if it comes soon. Make the call within the block if `wait_ms` is 0.
+        """Wait up to `PATIENCE_MS` for a turn; make the call in the `with` block if `wait_ms` is 0.
 
-        With `chat_id`, the call sends a message to that chat. A caller that comes back with the same key
-        keeps its place in the queue.
+        `chat_id` is the chat to which the call sends a message, if it sends one. A caller that asks again
+        with the same key keeps its place in the queue.
         """
-        # The scopes that a call counts against, from the narrowest to that of the bot.
+        # Collect the scopes of the call, from the narrowest scope to the scope of the bot.
         is_alone = gives_way and chat_id is None
         limits, items = self._limits, []
         if is_alone or method in limits.methods:
@@ -142,10 +143,10 @@ class Pacing:
                 if scope.rate is not None:
                     scope.ended.append(now)
             if turn.was_refused:
-                # Pause the narrowest scope of a refused call. If another scope is pausing already, the limit
-                # is assumed to be that of the bot, which then pauses, too. Two chats (or two methods) may
-                # each have a limit of their own, so the bot takes the shorter pause. A chat and a method have
-                # only the bot in common, so the bot takes this pause.
+                # Pause the narrowest scope of a refused call. If another scope is pausing already, the
+                # refusal may come from the bot's own limit, so the bot pauses, too. Two chats (or two
+                # methods) may have a limit each, so the bot takes the shorter of the pauses. A chat and a
+                # method have only the bot in common, so the bot takes the new pause.
                 narrow, bot, until = (
                     scopes[0],
                     scopes[-1],
@@ -163,7 +164,7 @@ class Pacing:
     async def _wait_turn(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
         """Wait up to `PATIENCE_MS` for the caller's turn.
 
-        Return 0 if it has come, else the time until then.
+        Return 0 if the turn has come, or else the milliseconds until it comes.
         """
         patience = self._clock.now() + PATIENCE_MS
         who = object() if key is None else key
@@ -177,7 +178,7 @@ class Pacing:
                 return wait or (0 if all(scope.has_half(now) for scope in scopes) else KEPT_MS)
             comes_back = now + wait > patience
             for item in scopes:
-                # a caller has a place in one queue only: elsewhere, it would block later callers
+                # a caller has a place in one queue only: in another, it would block later callers
                 if item is not scope or not wait or (comes_back and key is None):
                     item.line.pop(who, None)
                 else:

@@ -1,4 +1,4 @@
-"""The people who may write. Each has been admitted, and is identified by the platform's permanent id.
+"""The people who may write in chats. A person is identified by the permanent user id of the platform.
 
 config: allow ──┐
 admitted, kept ─┼─▶ a role ─▶ may write, may use a command, may answer a question
@@ -33,7 +33,7 @@ ROLES_OF_HOLDERS = {
     Platform.WEBHOOK: PersonRole.MEMBER,
     Platform.LOCAL: PersonRole.OWNER,
 }
-"""The role of everyone who knows a channel's secret, on platforms whose adapters require a secret."""
+"""The role of a caller who knows the secret of a channel, for platforms that require a secret."""
 
 
 class People:
@@ -50,7 +50,7 @@ class People:
     async def learn(self, source: SessionSource) -> SessionSource:
         """Read the sender's role, so that `role_of` can return it without waiting.
 
-        Return the source. If the chat is linked, its `person` is set to the person whose chats share the
+        Return the source. For a linked chat, the returned source contains the `person` whose chats share the
         conversation.
 
         Raises:
@@ -72,14 +72,11 @@ class People:
         return replace(source, person=chat.person) if chat is not None and chat.shares else source
 
     def forget_links(self) -> None:
-        """Forget the cached links of chats, because a link has changed."""
+        """Empty the cache of links, because a link has changed."""
         self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
-        """Return the sender's role in this chat; None if the sender has none, or if it was not read yet.
-
-        Never waits.
-        """
+        """Return the sender's role in this chat; None if there is none, or `learn` has not read it yet."""
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
         if source.user_id is None:
@@ -92,7 +89,7 @@ class People:
         return kept_role or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
-        """Return whether the sender's role permits at least as much as this role."""
+        """Return whether the sender's role has at least the permissions of this role."""
         has = self.role_of(source)
         return has is not None and has.reaches(role)
 
@@ -101,10 +98,10 @@ class People:
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:
-        """Return a code with which an owner can admit this stranger; None if the stranger gets no reply.
+        """Return a code that lets an owner admit this stranger; None if the stranger must get no reply.
 
-        Codes are sent only in direct messages, only if the configuration enables them, and no more often than
-        the limits allow.
+        Only direct messages get a code, if the configuration enables codes, and if the limit of requests is
+        not reached.
         """
         asks = source.chat_type == "dm" and source.user_id is not None and not source.is_bot
         if not asks or self._config.unauthorized_dm_behavior != "pair":
@@ -123,10 +120,10 @@ class People:
         return code
 
     async def pair(self, platform: str, code: str, role: PersonRole = PersonRole.MEMBER) -> Person | None:
-        """Admit the person who got this code; return None if the code is unknown, or has expired.
+        """Admit the person who got this code; return None if the code is unknown or has expired.
 
         Raises:
-            QueueFull: Too many wrong codes were tried.
+            QueueFull: Too many wrong codes have been tried.
         """
         person = await self._store.redeem(
             platform, hash_of(platform, code.strip().upper()), self._config.pairing, role=role
@@ -138,7 +135,7 @@ class People:
     async def shut_out(self, platform: str, user_id: str) -> bool:
         """Remove a person's role; return False if there was none.
 
-        Other processes notice within half a minute.
+        Other processes stop using the role within half a minute.
         """
         self._known.pop((platform, user_id), None)
         return await self._store.shut_out(platform, user_id)
@@ -156,7 +153,7 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
 
 
 def new_code() -> str:
-    """Return a code that people can type and that cannot be guessed in a few attempts."""
+    """Return a random code that people can type, and that nobody can guess in a few attempts."""
     return "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
 
 

@@ -1,19 +1,21 @@
 """Finds the questions that waiting runs ask people, and accepts the first answer to each question."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
-from postroom.contracts.questions import Given, QuestionKind, person
+from postroom.contracts.plain_answers import check_person_name
+from postroom.contracts.questions import NOBODY, Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.replies import Question, how_to_answer, question_of
+from postroom.gateway.replies import Question, asker_of, how_to_answer, question_of
 from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
@@ -26,7 +28,7 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The result of a decision: the reply, and the question, which this or an earlier decision answered."""
+    """The reply to a person who answered a question, and the answered question."""
 
     note: str
     question: Question | None = None
@@ -50,9 +52,10 @@ class Questions:
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def everywhere(self) -> AsyncIterator[tuple[str, Question, int | None]]:
-        """Yield the open questions of all agents, those of the oldest run first and snoozed ones last.
+        """Yield the open questions of all agents, oldest runs first; snoozed questions come last.
 
-        Each is yielded with its thread and with the time until which it is snoozed. Runs are read as needed.
+        Each question comes with its thread and the time until which it is snoozed. Runs are read page by
+        page.
         """
         place, later = (0, ""), list[tuple[str, Question, int]]()
         while (found := await self._threads.asked_since(*place))[0]:
@@ -71,8 +74,8 @@ class Questions:
     async def inbox(self, words: str) -> str:
         """Format the open questions of all agents for a chat, each with the command that answers it.
 
-        `words` are the number of the only question to show, whole, or `after` and the number after which the
-        list continues.
+        With a question's number as `words`, only that question is shown, uncut. With `after N`, the list
+        continues after question N.
         """
         named, _, after = words.strip().lower().partition(" ")
         number = after.strip() if named == "after" else named
@@ -101,13 +104,12 @@ class Questions:
     ) -> Decided:
         """Answer the question on these threads whose number is the first word of `words`.
 
-        If `approved` is None, the remaining words are the answer; otherwise they are a comment. With
-        `everywhere`, if these threads have no question with that number, the question of any other agent
-        with that number is answered.
+        If `approved` is None, the remaining words are the answer; otherwise they are a comment. If
+        `everywhere` is true and these threads have no question with that number, the questions of all other
+        agents are searched for the number.
 
-        Without a number, no question is answered, because the question that the person saw may have been
-        answered already while another one is open. The reply then lists the open questions with their
-        numbers.
+        Without a number, no question is answered: the question that the person saw may be closed already, and
+        another question may be open. The reply then lists the open questions with their numbers.
 
         Raises:
             StoreError: The answer could not be stored; the question stays open.
@@ -116,23 +118,26 @@ class Questions:
             (thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)
         ]
         number, why = _number_in(words)
-        answer = Given(
-            value=why if approved is None else approved,
-            by=person(source.user_name or source.user_id or ""),
-            at="chat",
-            why="" if approved is None else why,
-        )
+
+        def given_on(thread_id: str) -> Given:
+            return Given(
+                value=why if approved is None else approved,
+                by=person(_name_for(source, asker_of(thread_id))),
+                at="chat",
+                why="" if approved is None else why,
+            )
+
         matching = [pair for pair in open_questions if pair[1].number == number]
         if everywhere and number and not matching:
             matching = [(at, one) async for at, one, _ in self.everywhere() if one.number == number]
         if not matching:
             others = [question for _, question in open_questions]
-            return await self._answered_before(thread_ids, number, others, answer, approved=approved)
+            return await self._answered_before(thread_ids, number, others, given_on, approved=approved)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
         try:
-            decision = chosen.decision(answer, self._clock.now())
+            decision = chosen.decision(given_on(thread_id), self._clock.now())
         except (NotPermitted, InvalidArgument) as error:
             return Decided(f"Not answered: {error.message}.")
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
@@ -145,14 +150,14 @@ class Questions:
         thread_ids: Sequence[str],
         number: str | None,
         others: Sequence[Question],
-        given: Given,
+        given_on: Callable[[str], Given],
         *,
         approved: bool | None,
     ) -> Decided:
-        """Return why the answer was refused, and the answered question, whose card may not show that yet.
+        """Return the reply to an answer that came too late, and the question that was answered already.
 
-        A person who repeats an answer gets the first reply again. For example, the page sends a button press
-        again if it did not receive the first reply.
+        A person who gives the same answer twice gets the first reply again. For example, the page repeats a
+        button press if the response was lost.
         """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
@@ -160,10 +165,11 @@ class Questions:
                     question = question_of(run, answered.ticket)
                     if question.number == number:
                         decided = answer_note(question, answered.decision)
+                        how = f"{'was answered already' if answered.is_answer else 'is not open'}. {decided}"
                         return Decided(
                             decided
-                            if self._repeats(question, answered.decision, given)
-                            else _not_open(number, others, approved=approved, answered=decided),
+                            if self._repeats(question, answered.decision, given_on(thread_id))
+                            else _not_open(number, others, approved=approved, answered=how),
                             question,
                             decided,
                             thread_id,
@@ -178,10 +184,22 @@ class Questions:
             return False
 
 
+def _name_for(source: SessionSource, asker: str) -> str:
+    """Return the name under which the answer of a chat's person to this agent is stored; "" if unknown.
+
+    People choose their display names. One that is refused elsewhere, such as the name of the agent that asks,
+    is replaced by the platform's id.
+    """
+    for name in filter(None, (source.user_name, source.user_id)):
+        with suppress(InvalidArgument):
+            return check_person_name(name, asker=asker)
+    return ""
+
+
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Pass an answer to the run that is waiting for it; return False if another answer arrived first.
+    """Pass an answer to the run that asked; return False if another answer arrived first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 
@@ -201,7 +219,9 @@ async def answer_run(
 
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
-    """Return the line on a question's card that states the answer, who gave it, and where."""
+    """Return the line of a question's card that shows the answer, who gave it, and where."""
+    if decision.by == NOBODY and decision.result is None:
+        return f"Closed: {one_line(decision.reason or '')[:_SHOWN]}."
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
     text = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
@@ -209,7 +229,7 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
 
 
 def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole: bool = False) -> str:
-    """Return a question as text, with the time until which it is snoozed.
+    """Return the text of a question, and the time until which the question is snoozed.
 
     Unless `is_whole`, a long action and a long text are cut.
     """
@@ -230,7 +250,7 @@ def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole
 def _not_open(
     number: str | None, asked: Sequence[Question], *, approved: bool | None, answered: str = ""
 ) -> str:
-    """Return why a decision answers no question, with a list of the questions that are open now."""
+    """Return the reply to a decision that answers no question, with a list of the open questions."""
     if number is None:
         text = (
             "Not answered: the number of the question must come first."
@@ -238,7 +258,7 @@ def _not_open(
             else ("This chat has no open question.")
         )
     elif answered:
-        text = f"Question {number} was answered already. {answered}"
+        text = f"Question {number} {answered}"
     else:
         text = f"Question {number} is not open; it may have been answered already."
     command = "/deny" if approved is False else "/approve"

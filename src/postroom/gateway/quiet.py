@@ -1,4 +1,4 @@
-"""A chat's quiet hours, during which unsolicited messages from agents are held back."""
+"""Quiet hours: the daily period in which a chat gets no unsolicited messages from agents."""
 
 import re
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ _DAY = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """A daily period in minutes of the day.
+    """A daily period in which a chat gets no unsolicited messages.
 
-    The period spans midnight if its end is earlier than its beginning.
+    The beginning and the end are minutes of the day. The period spans midnight if its end is earlier than its
+    beginning.
 
     If the zone is None, the times are in the local time zone.
     """
@@ -26,10 +27,10 @@ class QuietHours:
 
     @classmethod
     def parse(cls, text: str) -> "QuietHours":
-        """Parse `22:00-07:00` or `22:00-07:00 Europe/Berlin`. Blocks, because it reads the time zone.
+        """Parse `22:00-07:00` or `22:00-07:00 Europe/Berlin`.
 
         Raises:
-            ConfigError: The text is not a period of quiet hours.
+            ConfigError: The text is not a valid period.
         """
         match = _WRITTEN.fullmatch(text.strip())
         minutes = [int(match[hour]) * 60 + int(match[hour + 1]) for hour in (1, 3)] if match else []
@@ -43,7 +44,7 @@ class QuietHours:
         return cls(minutes[0], minutes[1], zone)
 
     def left_ms(self, now: int) -> int:
-        """Return the remaining milliseconds of quiet hours at this time; 0 outside of quiet hours."""
+        """Return the milliseconds until the quiet hours end; 0 outside of quiet hours."""
         moment = datetime.fromtimestamp(now / 1_000, self.zone)
         minute = moment.hour * 60 + moment.minute
         if (minute - self.begin) % _DAY >= (self.end - self.begin) % _DAY:

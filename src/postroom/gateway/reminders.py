@@ -3,9 +3,8 @@
     /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is queued, the schedule ends
     /every  ─▶ a schedule ─▶ at each tick, in one change: the text is sent to the agent of the chat
 
-Reminders and repeated tasks use the same schedules as runs. So each tick happens exactly once, even after
-restarts and with several processes. If a person may no longer write, their schedules are removed when they
-are next due.
+Chats use the same schedules as runs. So each tick happens exactly once, even after restarts and with several
+processes. The schedules of a person who may no longer write are removed when they are next due.
 """
 
 import re
@@ -56,17 +55,17 @@ _MAX_DELAY: Final = timedelta(days=366)
 
 
 class When(Record, frozen=True, kw_only=True):
-    """When a message is sent: once after a time span, repeatedly at an interval, or at a time of day."""
+    """The time of a scheduled message: after a time span, at an interval, or at a time of day."""
 
     words: str
-    """The time as a text for people, such as `every mon, wed at 18:30 Europe/Berlin`."""
+    """The time in words, such as `every mon, wed at 18:30 Europe/Berlin`."""
     every: timedelta | None = None
     cron: str | None = None
     zone: str = "UTC"
 
 
 class Reminders:
-    """Stores and submits the schedules of chats."""
+    """Stores the schedules of chats, and sends their messages."""
 
     def __init__(
         self,
@@ -74,9 +73,9 @@ class Reminders:
         run_queue: Mailbox,
         place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`place_of` returns a session's current thread, and the model and instructions that the chat sets.
+        """`place_of` returns a session's thread, and the model and instructions that the chat sets.
 
-        `place_of` returns None if the person may no longer write.
+        If the person may no longer write, `place_of` returns None.
         """
         self._run_queue = run_queue
         self._place_of = place_of
@@ -88,7 +87,7 @@ class Reminders:
     ) -> Schedule:
         """Store a reminder or a message to the agent, and return its schedule.
 
-        If a schedule with this `key` already exists, nothing changes.
+        If a schedule with this `key` already exists, it does not change.
 
         Raises:
             InvalidSchedule: The text is empty, the time is invalid, or the session has too many schedules.
@@ -126,7 +125,7 @@ class Reminders:
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
     async def submit(self, firing: Firing) -> str:
-        """Send a reminder, or the message to the agent, in the transaction that advances the schedule."""
+        """Send the reminder or message of a schedule, in the transaction that advances the schedule."""
         schedule = firing.schedule
         source = SessionSource.from_dict(schedule.payload["source"])
         thread_id, asked = await self._place_of(source) or (None, None)
@@ -156,21 +155,22 @@ class Reminders:
         return await self._run_queue.accepting([thread_id] if thread_id else [], change, key=firing.lock)
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Always return False, so that no tick is skipped. Messages of later ticks wait on the thread."""
+        """Return False, so that no tick is skipped. The messages of later ticks wait on the thread."""
         return False
 
 
 def span_of(words: str) -> tuple[timedelta | None, str]:
-    """Split a leading time span, such as `2h` in `2h Look`, from the rest of a text; return both.
+    """Return the time span at the start of a text, such as `2h` in `2h Look`, and the remaining text.
 
-    Return None and the whole text if there is no time span, if it is 0, or if it is longer than 36,500 days.
+    Return None and the whole text if the text begins with no time span, or if the span is 0 or longer than
+    36,500 days.
     """
     span, rest = leading_duration(words)
     return (span, rest) if span and span <= MAX_DURATION else (None, words)
 
 
 def read_once(words: str) -> tuple[When, str]:
-    """Parse a reminder such as `10m Lock the door`; return its time and its text.
+    """Return the time and the text of a reminder, such as `10m Lock the door`.
 
     Raises:
         InvalidSchedule: The words do not begin with a time span.
@@ -182,10 +182,11 @@ def read_once(words: str) -> tuple[When, str]:
 
 
 def read_every(words: str, zone: str) -> tuple[When, str]:
-    """Parse a repeated message to the agent; return its time and its text.
+    """Return the time and the text of a repeated message to the agent.
 
-    Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` applies to a time without a zone. Zone
-    names are not case-sensitive. The call blocks, because it reads the names of the time zones.
+    Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` is the zone of a time that names no
+    zone. The case of zone names does not matter. The call blocks, because it reads the names of the time
+    zones.
 
     Raises:
         InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
@@ -206,10 +207,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _find_zone(told: str) -> str | None:
-    """Return the name of a time zone as the zone database spells it; None for other words, such as `and/or`.
+    """Return the name of a time zone in the spelling of the zone database; None for other words.
 
-    If an unknown name begins with a capital letter, or with a known area such as `europe/`, it is returned
-    unchanged. The schedule then refuses it with an error that names it.
+    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
+    unchanged. The schedule then refuses this name with an error. None is returned for words such as `and/or`.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}
@@ -248,7 +249,7 @@ def _days_field(days: Sequence[str]) -> str:
 def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
     """Return a schedule in one line.
 
-    With `shows_next`, the line ends with the next time. The call then blocks, because it reads the time zone.
+    With `shows_next`, the line ends with the next time, and the call blocks, because it reads the time zone.
     """
     span = span_in_words(timedelta(milliseconds=schedule.every_ms or 0))
     when = schedule.payload.get("when") or f"{'in' if schedule.payload['once'] else 'every'} {span}"

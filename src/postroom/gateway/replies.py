@@ -1,7 +1,8 @@
-"""The outbox rows for a chat run that ends or waits: an answer to deliver, or a question to ask.
+"""Outbox rows for chats: the answer of a run that ends, the question of a run that waits, a notice.
 
-The outbox rows are stored in the commit that ends the run. The thread's name identifies the bot that delivers
-a row. The row of an answer contains its address, and the address of any other row is looked up on delivery.
+The rows of a run are stored in the transaction that ends the run. The name of the thread identifies the bot
+that delivers a row. The row of an answer contains the chat to which it is sent. For other rows, the chat is
+looked up on delivery.
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,9 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import number_of
+from postroom.contracts.waking import agent_of, number_of
 from postroom.gateway import wording
+from postroom.gateway.config import DEFAULT_AGENT
 from postroom.gateway.events import Button, Card
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
@@ -37,19 +39,19 @@ from postroom.stores.store import Transaction
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 
 _AGENT = 3
-"""The position of the agent in a thread's name."""
+"""The position of the agent in the name of a thread."""
 
 
 class ReplyKind(StrEnum):
-    """What a reply does in its chat."""
+    """The effect of a reply in its chat."""
 
     ANSWER = "answer"
     NOTICE = "notice"
     QUESTION = "question"
     CARD = "card"
-    """A question was answered, or a notice's button was pressed, so the card must be updated."""
+    """Updates a card, because its question was answered or its button was pressed."""
     UPDATE = "update"
-    """A raw update that could not be processed. The update is not sent, but becomes a dead letter."""
+    """Stores a raw update that could not be processed as a dead letter. Nothing is sent."""
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -62,11 +64,11 @@ class Question(Record, frozen=True, kw_only=True):
     asked: Asked = YES_OR_NO
 
     def decision(self, given: Given, now: int) -> ToolCallResume:
-        """Convert an answer to the decision with which the run resumes.
+        """Return the decision with which the run resumes after an answer.
 
         Raises:
             NotPermitted: This person may not answer the question.
-            InvalidArgument, TooLarge: The question does not accept such an answer.
+            InvalidArgument, TooLarge: The question does not accept the answer.
         """
         return decision_on(self.asked, self.number, self.text, given, now)
 
@@ -79,15 +81,15 @@ class Reply(Record, frozen=True, kw_only=True):
     text: str = ""
     run_id: str | None = None
     inbound_ids: tuple[int, ...] = ()
-    """The inbound messages that the reply answers; for a question, the messages that its run has read."""
+    """The inbound messages that the reply answers; for a question, the messages that the run has read."""
     failed: str | None = None
-    """The reason why those messages failed, if they did."""
+    """Why the answered messages have failed; None if they have not."""
     error: str | None = None
-    """The reason for a missing answer, for channels that return it to their caller as an error."""
+    """Why there is no answer, for channels that return this to their caller as an error."""
     code: str | None = None
-    """The error's code if the error is a `PostroomError`."""
+    """The code of that error, if it is a `PostroomError`."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tools that the caller should call. The answer is not complete without their results."""
+    """The tools that the caller must call before the answer can be completed."""
     usage: tuple[int, int] = (0, 0)
     """The numbers of tokens that the reply's run has read and written."""
     cost_micros: int = 0
@@ -95,33 +97,33 @@ class Reply(Record, frozen=True, kw_only=True):
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
-    """The agent's own text, if `text` differs from it because postroom has changed or extended it."""
+    """The text that the agent wrote, if postroom has changed or extended it in `text`."""
     is_cut: bool = False
-    """Whether the model's limit of tokens cut the answer off."""
+    """Whether the answer is incomplete because the model reached its token limit."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
-    """The destination.
+    """The chat to which the reply is sent.
 
-    If None, it is looked up through the inbound messages, or else through the thread's session.
+    If None, the chat is looked up through the inbound messages, or else through the session of the thread.
     """
     answers: tuple[str, ...] = ()
-    """The platform's ids of the answered messages.
+    """The platform's ids of the messages that the reply answers.
 
-    If empty, they are looked up through the inbound messages.
+    If empty, the ids are looked up through the inbound messages.
     """
     leaves_files: bool = False
-    """Whether the run has left files, which are sent after its reply."""
+    """Whether files of the run must be sent after the reply."""
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
-    """For a notice that is shown until an agent begins with a message: the platform's id of that message."""
+    """The platform's id of the message for which a notice says that it is waiting."""
     card: str | None = None
-    """The platform's id of the notice's card whose button was pressed.
+    """The platform's id of a notice's card whose button was pressed.
 
-    None if the card belongs to a question.
+    None for the card of a question.
     """
     mail_key: str | None = None
-    """The key of the mail message that this reply delivers, if mail must be notified of the result."""
+    """The key of the mail that this reply delivers, if the mail room must learn the result."""
     keeps_quiet: bool = False
     """Whether the reply waits for the end of the chat's quiet hours."""
     files: tuple[Attachment, ...] = ()
@@ -129,13 +131,13 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def is_whole_answer(self) -> bool:
-        """Whether `text` is a complete answer in the agent's own words."""
+        """Whether `text` is a complete answer, exactly as the agent wrote it."""
         is_whole = not (self.is_cut or self.tool_calls or self.failed or self.error)
         return is_whole and self.kind is ReplyKind.ANSWER and self.output is None
 
     @property
     def says_where(self) -> bool:
-        """Whether the reply contains its destination, so that it need not be looked up."""
+        """Whether the reply contains the chat to which it is sent."""
         has_ids = bool(self.answers) or not self.inbound_ids
         is_whole = self.source is not None and has_ids and not self.leaves_files
         return is_whole and self.kind is not ReplyKind.QUESTION
@@ -153,11 +155,10 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def _order_key(self) -> str | None:
-        """The order key of the outbox row.
+        """The order key of the outbox row. Rows with the same key are sent in order.
 
-        Messages of one thread are sent in order, and so are notices of one chat.
-
-        Messages held until quiet hours end can delay each other, but no other messages.
+        These are the rows of one thread, or the notices of one chat. Notices that wait for the end of quiet
+        hours have a separate key, so they delay only each other.
         """
         if self.kind is ReplyKind.UPDATE:
             return None
@@ -170,7 +171,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def details(self) -> dict[str, Json]:
-        """The details that a channel gets with an answer, besides the answer's text; see `Metadata`."""
+        """The details that a channel gets together with the text of an answer; see `Metadata`."""
         result: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.waits_for is not None:
             result["waits_for"] = self.waits_for
@@ -212,7 +213,7 @@ def agent_on(thread_id: str) -> str | None:
 
 
 def target_name(platform: str, account: str) -> str:
-    """Return the outbox target for messages that this bot sends."""
+    """Return the outbox target for the messages of a bot."""
     return f"{quote(platform, safe='')}/{quote(account, safe='')}"
 
 
@@ -227,13 +228,21 @@ def is_chat(thread_id: str) -> bool:
     return thread_id.startswith(CHAT_THREAD) and thread_id.count("/") >= 3
 
 
+def asker_of(thread_id: str) -> str:
+    """Return the name of the agent whose runs on this thread ask questions; "" if it belongs to no agent."""
+    if is_chat(thread_id):
+        return agent_on(thread_id) or DEFAULT_AGENT
+    agent = agent_of(thread_id)
+    return "" if agent is None else agent[1]
+
+
 def has_waiting_caller(target: str) -> bool:
-    """Return whether a caller may be waiting for the answers that go to this target."""
+    """Return whether callers may be waiting for the answers that are sent to a target."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return the question of a run to a person. Equal questions always have the same short number."""
+    """Return the question that a run asks a person. Its short number is always the same."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -244,9 +253,10 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
 
 
 def card_of(question: Question, before: str = "") -> Card:
-    """Return the card of a question with its limits and buttons, below the text `before`.
+    """Return the card of a question, with the text `before`, the question's limits and its buttons.
 
-    The action comes first, because a text above it could open a block that hides or changes it.
+    The action that an answer permits comes first: a text above it could open a block that hides or changes
+    it.
     """
     number, wanted = question.number, question.asked
     buttons: tuple[Button, ...] = ()
@@ -271,7 +281,7 @@ def card_of(question: Question, before: str = "") -> Card:
 
 
 def closed_card(question: Question, note: str) -> str:
-    """Return the text of a card whose question is closed; `note` states why."""
+    """Return the text of a card whose question is closed; `note` says why it is closed."""
     return "\n\n".join(filter(None, (question.asked.permits, question.text, note)))
 
 
@@ -302,7 +312,7 @@ def cards_of(run: RunRecord) -> list[Card]:
 
 
 def answer_of(run: RunRecord) -> Reply:
-    """Return the message that tells a chat how a run has ended."""
+    """Return the reply that tells a chat the result of a run."""
     reason = run.termination
     failed = reason is not None and reason.type is TerminationKind.ERROR
     calls: tuple[ToolCall, ...] = ()
@@ -328,21 +338,21 @@ def answer_of(run: RunRecord) -> Reply:
 
 
 class ChatEffects(RunEffects):
-    """Reports in its chat how each chat run ends. Runs of other threads have no effects here."""
+    """Stores the replies of chat runs in the transactions that end the runs."""
 
     def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
-        """`attempts` is the mailbox's `default_max_attempts`, after which retries are minutes apart."""
+        """`attempts` is the mailbox's `default_max_attempts`. Later retries are minutes apart."""
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Notify the sender once that the answer is delayed, if the next attempts are minutes away."""
+        """Tell the sender, once, that the answer is delayed, if the next attempt is minutes away."""
         if not is_stop and is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Remove the buttons from the question cards of a run that no longer waits for an answer."""
+        """Remove the buttons from the cards of a run that no longer waits for an answer."""
         if not is_chat(run.thread_id) or run.waiting is None:
             return
         for question in (question_of(run, ticket) for ticket in run.waiting.tickets):
@@ -369,11 +379,11 @@ class ChatEffects(RunEffects):
                     inbound_ids=inbound_ids_of(run),
                     questions=questions,
                 )
-        else:  # the reply contains its destination, so that delivery need not look it up
+        else:  # the reply contains its chat, so that delivery need not look it up
             reason = run.termination
             if run.final_output and reason is not None and reason.type is TerminationKind.CANCELLED:
                 stored = tx.runs.threads.load_run(run.run_id)
-                if stored is not None and stored.waiting is not None:  # it said this before its question
+                if stored is not None and stored.waiting is not None:  # shown above its question already
                     run = replace(run, final_output=None)
             reply = answer_of(run)
             read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)

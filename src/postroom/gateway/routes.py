@@ -18,14 +18,14 @@ from postroom.gateway.events import MessageEvent
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The agent that answers a message (None means `[agent]`), and the reason."""
+    """The agent that answers a message, and why this agent was chosen. None means `[agent]`."""
 
     agent: str | None
     why: str
 
 
 def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = None) -> Decision | None:
-    """Return the agent that answers a message; None if no agent does.
+    """Return the agent that answers a message; None if no agent answers.
 
     `chosen` is the agent chosen with /agent in this chat.
     """
@@ -65,10 +65,10 @@ def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = No
 
 
 def check_routes(routes: Sequence[Route]) -> None:
-    """Refuse a rule that no message can reach.
+    """Refuse routes in which a rule can never match.
 
     Raises:
-        ConfigError: An earlier rule matches every message that this rule would match.
+        ConfigError: An earlier rule matches every message that a later rule would match.
     """
     for number, rule in enumerate(routes):
         for before, earlier in enumerate(routes[:number]):
@@ -82,5 +82,5 @@ def check_routes(routes: Sequence[Route]) -> None:
 
 
 def listed(routes: Sequence[Route]) -> list[dict[str, Json]]:
-    """Return the rules in order as plain data, followed by the implicit rule for `[agent]`."""
+    """Return the rules in order, as plain data, and after them the implicit rule for `[agent]`."""
     return [{"agent": route.agent or DEFAULT_AGENT, "answers": str(route)} for route in (*routes, Route())]

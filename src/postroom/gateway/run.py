@@ -5,13 +5,13 @@
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
 Each chat has one worker, which processes the stored messages of the chat in order. A message that arrives
-while its chat is idle is stored and handed over in one transaction. The store contains every message of a
-queue, so a process that dies loses none. A message that cannot be handed over leaves the queue, and is read
-from the store again later.
+while its chat is idle is stored and handed over in one transaction. Every message in a queue is stored, so no
+message is lost if the process dies. A message that cannot be handed over is removed from the queue, and is
+read from the store again later.
 
-`/stop` does not wait for its turn: it is performed at once. `/agent`, `/link` and `/unlink` change the
-session of the messages after them. So such a message is stored only after the command has been performed.
-Every other message is stored at once, so that its platform does not wait.
+`/stop` is performed at once. `/agent`, `/link` and `/unlink` change the session of the messages after them,
+so these messages are stored only after the command has been performed. Every other message is stored at once,
+so that its platform does not wait.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
 _AGENT_PENDING_SENTINEL = object()
-"""A placeholder in `_running_agents` for the agent of a session whose message is being handled."""
+"""The value in `_running_agents` for a session whose message is being handled."""
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _ACKNOWLEDGED_EVERY_MS = 30_000
 _MAX_SESSIONS = 10_000
@@ -62,21 +62,21 @@ SHUTTING_DOWN = "Gateway shutting down"
 
 
 _ALBUM_MS = 1_000
-"""How long the worker waits for the next file of an album. Platforms send each file as a separate message."""
+"""How long a worker waits for the next file of an album. Each file arrives as a separate message."""
 
 
 class ChatWorker:
-    """The messages of one chat in this process that have not been handed over yet."""
+    """Processes the messages of one chat in order. Its queue contains those that are not handed over yet."""
 
     def __init__(self) -> None:
         self.queue: deque[MessageEvent] = deque()
-        """Stored messages in order. While the worker is active, it handles the first one."""
+        """Stored messages in order. An active worker handles the first message."""
         self.is_active = False
         """Whether a message is being handled now."""
         self.accepting = asyncio.Lock()
-        """A lock that is held while a message is stored, so that messages keep their order of arrival."""
+        """A lock under which messages are stored, so that they keep their order of arrival."""
         self.decided = asyncio.Event()
-        """Set while the queue contains no command that changes the session of later messages."""
+        """An event that is set while no command in the queue changes the session of later messages."""
         self.decided.set()
 
     @property
@@ -101,7 +101,7 @@ class ChatWorker:
             self.decided.set()
 
     def stop(self) -> None:
-        """Stop the worker. The messages in its queue remain in the store, from which they are read later."""
+        """Stop the worker. The messages in its queue stay stored, and are read again later."""
         self.is_active = False
         self.queue.clear()
         self.decided.set()
@@ -109,7 +109,7 @@ class ChatWorker:
     async def whole_album(self, timer: Timer) -> list[MessageEvent]:
         """Wait until the album of the first message is complete, and return its messages.
 
-        The first message stays in the queue.
+        Only the first message stays in the queue.
         """
         first, events = self.queue[0], list[MessageEvent]()
         sent = album_of(first), first.source and first.source.user_id
@@ -136,7 +136,7 @@ class ChatWorkers:
     def __init__(self) -> None:
         self.by_chat: WeakValueDictionary[tuple[object, ...], ChatWorker] = WeakValueDictionary()
         self.stop_requested: set[str] = set()
-        """The sessions whose current message must not start a run, because a `/stop` has arrived."""
+        """The sessions whose current message must not start a run, because the person sent `/stop`."""
 
     def of(self, source: SessionSource) -> ChatWorker:
         """Return the worker of a chat."""
@@ -153,7 +153,7 @@ def _decides_session(event: MessageEvent) -> bool:
 
 
 def album_of(event: MessageEvent) -> str | None:
-    """Return the id of the album to which a message belongs; None for every other message."""
+    """Return the id of the album that a message is part of; None for a message outside albums."""
     album_id = event.metadata.get("media_group_id")
     return album_id if isinstance(album_id, str) and event.media else None
 
@@ -161,7 +161,7 @@ def album_of(event: MessageEvent) -> str | None:
 async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
     """Merge the files and texts of an album into its first message, and close the other messages.
 
-    If the call is repeated after a crash, nothing is added twice.
+    A repeated call adds nothing twice.
 
     Raises:
         StoreError: The change could not be stored.
@@ -172,7 +172,7 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     album = first.metadata.get("album", [])
     new = [event for event in others if event.message_id not in album]
     texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-    # All messages of an album reply to the same message, whose files are added only once, with the first.
+    # All messages of an album reply to the same message. The files of that message are added only once.
     own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
     first.media += tuple(file for files in own for file in files)
     first.forwarded = tuple(dict.fromkeys(words for event in (first, *new) for words in event.forwarded))
@@ -182,25 +182,25 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     try:
         kept_message = await log.edit(inbound_key(source, first.message_id), first.to_body())
     except (AlreadyConsumed, UnknownMessage):
-        return  # the message was deleted meanwhile, or another process merged it
+        return  # the message has been deleted, or another process has merged the album
     first.revision = kept_message.revision
     done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
     for event in others:
         try:
             await log.move([event.inbound_id or 0], done)
         except IllegalTransition:
-            continue  # the message was deleted meanwhile, or another process closed it
+            continue  # the message has been deleted, or another process has closed it
 
 
 class Acknowledgements:
-    """Limits the notices in a busy session to one every half minute."""
+    """Limits the notices in a busy session to one every 30 seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now; if it may, record it as sent."""
+        """Return whether a notice may be sent now; if it may, record that it was sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -224,10 +224,10 @@ class Services:
     commands: Commands
     presenter: StreamingPresenter
     wind_down: Callable[[], Awaitable[None]]
-    """Waits for active runs to end and for their answers to be delivered."""
+    """Wait until active runs have ended and their answers have been delivered."""
     timer: Timer
     tasks: Tasks
-    """The background tasks in which messages are handed over."""
+    """The background tasks that hand messages over."""
     metrics: GatewayMetrics
     acknowledgements: Acknowledgements
     to_people: ToPeople
@@ -236,9 +236,9 @@ class Services:
 class GatewayRunner:
     """Processes the messages of all platforms.
 
-    Each is performed as a command, refused, or handed to an agent.
+    Each message is performed as a command, refused, or handed over to an agent.
 
-    Other programs also use the methods with an underscore, even on a runner that was created without
+    Other programs also call methods whose names begin with an underscore, and create runners without
     `__init__`.
     """
 
@@ -261,7 +261,7 @@ class GatewayRunner:
 
     @property
     def services(self) -> Services:
-        """The runner's services. A runner that was created without `__init__` has none."""
+        """The runner's services. A runner that was created without `__init__` has no services."""
         if self._services is None:
             raise PostroomError("this runner was created without its services")
         return self._services
@@ -277,7 +277,7 @@ class GatewayRunner:
     async def _handle_message(self, event: MessageEvent) -> Answer:
         """Process a message, for programs that call the runner directly.
 
-        Return the answer to a command; None for a message, which waits if its chat is busy.
+        Return the answer to a command, or None for any other message. A message waits if its chat is busy.
         """
         source = event.source
         if source is None:
@@ -301,7 +301,7 @@ class GatewayRunner:
     # Processing the queues.
 
     def go_on(self, worker: ChatWorker) -> None:
-        """Start a task that handles the queue of a chat, unless one is running."""
+        """Start a task that handles the queue of a chat, unless there is such a task."""
         tasks = self.services.tasks
         if worker.queue and not worker.is_active and not tasks.closed:
             tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")
@@ -309,7 +309,7 @@ class GatewayRunner:
     async def drain(self, worker: ChatWorker) -> None:
         """Handle the messages of a chat until none is left.
 
-        A message that fails stays in the store for a retry.
+        A message that cannot be handled stays stored, and is tried again later.
         """
         if worker.is_active:
             return
@@ -324,16 +324,16 @@ class GatewayRunner:
                     await self._take_turn(event)
                 except PostroomError as error:
                     _LOG.warning("message.left_waiting", inbound_id=event.inbound_id, reason=error.describe())
-                except Exception:  # whatever error one message causes, later messages are handled
+                except Exception:  # a message that causes any error does not stop later messages
                     _LOG.exception("message.left_waiting", inbound_id=event.inbound_id)
                 worker.end_turn()
         finally:
             worker.stop()
 
     async def begin(self, event: MessageEvent, draft: InboundMessage, worker: ChatWorker) -> bool:
-        """Store a message and hand it over in one change, if its chat and its session are idle.
+        """Store a message and hand it over in one transaction, if its chat and its session are idle.
 
-        Return False if the message must be stored separately instead.
+        Return False if the message must be stored before it is handed over.
         """
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
@@ -383,7 +383,8 @@ class GatewayRunner:
                 answer = reply.text if isinstance(reply, Card) else reply
                 await self._close(event, InboundStatus.DONE, reason=answer)
         elif not may_write:
-            # Refuse a message whose sender may not write. A stranger may get a pairing code.
+            # Refuse a message whose sender may not write. The notice to a stranger can contain a pairing
+            # code.
             services = self.services
             services.metrics.message("refused")
             if self._knows(source):
@@ -420,7 +421,7 @@ class GatewayRunner:
     ) -> str | None:
         """Hand a message over to an agent. The answer is delivered through the outbox.
 
-        If the store fails temporarily, retry the same message, because later messages must not overtake it.
+        If the store fails temporarily, try the same message again, so that later messages do not overtake it.
         """
         for pause_ms in _PAUSES_MS:
             try:
@@ -440,7 +441,7 @@ class GatewayRunner:
         """Hand a message over. With a `draft`, store it in the same transaction.
 
         Raises:
-            NotHandedOver: A message with a draft must be stored separately.
+            NotHandedOver: The draft must be stored before it is handed over.
         """
         services = self.services
         if key in self.workers.stop_requested:
@@ -467,7 +468,7 @@ class GatewayRunner:
             services.sessions.note(activity)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
-            if admission.kind is not AdmissionKind.STARTED:  # the run itself shows this
+            if admission.kind is not AdmissionKind.STARTED:  # the run itself shows that somebody is typing
                 services.presenter.show_typing(source)
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
@@ -477,7 +478,7 @@ class GatewayRunner:
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
     ) -> None:
-        """Send a message to the person who answers, and close it when it has been sent or refused."""
+        """Send a message to the person who answers, and close the message."""
         services, person = self.services, short_name(source.agent or "")
         if services.stores.is_shared:
             await self._wait_for_earlier(event, key)
@@ -498,7 +499,7 @@ class GatewayRunner:
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
         """Wait until other processes have handed over the earlier messages of this session.
 
-        The wait is short if the other process has died.
+        The wait is limited to about 1.5 seconds, because the other process may have died.
         """
         services = self.services
         for pause_ms in _PATIENCE_MS:
@@ -549,9 +550,9 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     def _knows(self, source: SessionSource) -> bool:
-        """Return whether a person has at least read access to this chat.
+        """Return whether a person may at least read in this chat.
 
-        Each command checks its own permission.
+        Each command also checks the sender's role.
         """
         if self._is_user_authorized(source):
             return True
@@ -562,7 +563,7 @@ class GatewayRunner:
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
         """Perform a command without waiting for active runs.
 
-        An agent reads the words after a command only if its `gives_words` is true.
+        An agent reads the words after a command only if the command's `gives_words` is true.
         """
         name = event.get_command() or ""
         command = BY_NAME.get(name)
@@ -591,7 +592,7 @@ class GatewayRunner:
         return self._services is None or self._services.commands.may_use(command, source)
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Handle a pressed button as if the person had sent the command in the button's value."""
+        """Perform the command in the value of a pressed button, as if the person had sent it."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
@@ -606,11 +607,11 @@ class GatewayRunner:
     # Stopping.
 
     async def stop(self) -> None:
-        """Stop the runner, once.
+        """Stop the runner; a repeated call waits until the first one has finished.
 
-        The runner stops accepting messages, gives runs and answers time to finish, and notifies the agents.
+        Runs and answers get time to finish. Runs that are still active then are interrupted.
 
-        No accepted message is lost: work that did not end in time continues at the next start.
+        No accepted message is lost: unfinished work continues at the next start.
         """
         running = self.__dict__.get("_stopping")
         if running is not None:
@@ -636,7 +637,7 @@ class GatewayRunner:
         for adapter in self.adapters.values():
             try:
                 await adapter.disconnect()
-            except Exception as error:  # whatever error one channel causes, the others are disconnected, too
+            except Exception as error:  # disconnect the other channels after any error
                 _LOG.exception("channel.not_disconnected", reason=type(error).__name__)
         self.adapters = {}
         for shown in (self._running_agents, self._pending_messages, self._pending_approvals):

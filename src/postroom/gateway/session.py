@@ -13,18 +13,18 @@ from postroom.contracts.records import Record
 
 PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
-"""Matches a part of a session key that needs no escaping, because it contains no colon."""
+"""Matches a part of a session key that needs no escaping."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-"""Matches the name of a platform, of 1 to 32 characters."""
+"""Matches a valid platform name, which has 1 to 32 characters."""
 _MAIN = "main"
 """The name of `[agent]` in session keys."""
 
 
 class Platform(StrEnum):
-    """A chat platform: a built-in one, or that of a plug-in, as in `Platform("zulip")`.
+    """A chat platform, either built-in or provided by a plug-in, as in `Platform("zulip")`.
 
-    The plug-in need not be installed. `gateway.toml` decides which platforms are connected, and stored
-    messages keep their platform if the plug-in is removed.
+    The plug-in of a platform need not be installed: stored messages keep their platform if the plug-in is
+    removed. `gateway.toml` decides which platforms are connected.
     """
 
     LOCAL = "local"
@@ -39,9 +39,9 @@ class Platform(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Platform | None":
-        """Return the platform with a plug-in's name; None for an invalid name.
+        """Return the platform that a plug-in provides under this name; None for an invalid name.
 
-        Equal names always give the same object.
+        For equal names, the result is the same object.
         """
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             return None
@@ -51,11 +51,11 @@ class Platform(StrEnum):
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
-"""Platforms where each message is a request that gets exactly one answer, so no other message can be sent."""
+"""The platforms on which each message is a request that gets exactly one answer, and no other message."""
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
-    """The chat and thread of a message, and its sender. Names are only displayed; no decision uses them."""
+    """The chat, thread and sender of a message. Names are only displayed; no decision depends on them."""
 
     platform: Platform
     chat_id: str = ""
@@ -63,7 +63,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
     chat_type: str = "dm"
     """The kind of chat: dm, group, channel or thread."""
     user_id: str | None = None
-    """The sender's id, which the platform never changes."""
+    """The id of the sender, which the platform never changes."""
     user_name: str | None = None
     thread_id: str | None = None
     chat_topic: str | None = None
@@ -71,13 +71,13 @@ class SessionSource(Record, frozen=True, kw_only=True):
     """The bot, or other identity, to which the message was sent."""
     is_bot: bool = False
     agent: str | None = None
-    """The agent that answers according to the routes. None stands for `[agent]`."""
+    """The agent that the routes chose for the message. None means `[agent]`."""
     person: str | None = None
-    """The person whose linked direct chats, including this one, share a conversation; otherwise None."""
+    """The person whose linked chats share a conversation with this chat; None if no chat is linked."""
 
     @property
     def description(self) -> str:
-        """A short description of the place for people."""
+        """A short description of the chat, for people."""
         who = self.user_name or self.user_id or "somebody"
         where = self.chat_name or self.chat_id
         return f"{who} on {self.platform.value}" if self.chat_type == "dm" else f"{who} in {where}"
@@ -93,7 +93,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
-        """Return the source from the data that `to_dict` returned; unknown names are ignored.
+        """Return the source that `to_dict` converted to this data; ignore unknown names.
 
         Raises:
             ValueError: The platform's name is invalid.
@@ -107,10 +107,10 @@ def build_session_key(
 ) -> str:
     """Return the session key of a source, such as `agent:main:telegram:dm:12345`.
 
-    Different agents have separate sessions. Direct messages have one session for each chat and thread, but
-    all linked chats of a person share one. In other chats, each participant has a separate session. Separate
-    sessions can be switched off, separately for groups and for threads. A colon within a part is escaped as
-    `%3A`.
+    Each agent has separate sessions. A direct chat has one session for each of its threads, but all linked
+    chats of a person share a session. In other chats, each participant has a session. With
+    `group_sessions_per_user` or `thread_sessions_per_user` set to False, all participants of a group or a
+    thread share a session. A colon within a part is escaped as `%3A`.
     """
     chat_id = source.chat_id or None
     if source.person is not None:
@@ -131,7 +131,7 @@ def build_session_key(
 
 
 def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
-    """Return the key that permanently identifies a platform's message."""
+    """Return the key that identifies a message of a platform permanently."""
     return InboundKey(
         platform=source.platform.value,
         account=source.account,

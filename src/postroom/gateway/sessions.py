@@ -1,4 +1,4 @@
-"""Maps chat sessions to their threads, and threads to the chats in which their messages are delivered."""
+"""Stores which thread each chat session uses, and to which chat the answers of a thread are delivered."""
 
 import asyncio
 from collections import OrderedDict
@@ -26,18 +26,18 @@ _TOUCH_AFTER_MS = 30_000
 _MAX_ADDRESSES = 10_000
 _TRIES = 16
 QUIET_OFF = "off"
-"""The stored value with which a chat has no quiet hours, even if the configuration file sets some."""
+"""The stored value that turns quiet hours off in a chat, even if the configuration file sets some."""
 MAX_HIDDEN = 200
 """Maximum number of runs of one thread that can be undone."""
 _HIDDEN = "hidden"
 """The setting that stores undone runs.
 
-For a thread they are keyed by run id; earlier releases stored them in the session, keyed by thread.
+The undone runs of a thread are keyed by run id. Earlier releases stored them in the session instead.
 """
 _HIDES = "hides"
-"""The setting that marks a session that has undone runs."""
+"""The setting that marks a session as having undone runs."""
 _CHOSEN = "agent"
-"""The setting of a session that stores the agent that was chosen in the chat."""
+"""The session setting that stores the agent chosen in the chat."""
 
 
 class Sessions:
@@ -70,7 +70,7 @@ class Sessions:
         return session, began_anew
 
     async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Do the same as `of`, except that the caller must store the session's activity."""
+        """Return the same as `of`, but leave it to the caller to store the session's activity."""
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
@@ -82,7 +82,7 @@ class Sessions:
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
-        """Return the activity to store for a session that receives a message now.
+        """Return the activity to store when a session receives a message.
 
         Return None if the stored activity is recent enough.
         """
@@ -108,7 +108,7 @@ class Sessions:
     async def choose_agent(self, source: SessionSource, agent: str | None) -> None:
         """Choose the agent that answers in this chat, if the routes allow it.
 
-        With None, the routes decide again.
+        If `agent` is None, the routes decide again which agent answers.
         """
         key, place = self._key_of_choice(source), replace(source, agent=None)
 
@@ -120,7 +120,7 @@ class Sessions:
         await self.changed(key, choosing)
 
     def label(self, source: SessionSource) -> str:
-        """Return the prefix that names an answer's agent; "" if only one agent answers in the chat."""
+        """Return the prefix that names the agent of an answer; "" if only one agent answers in the chat."""
         is_needed = is_one_of_several(self._config.routes, source)
         return label(source.agent) if source.agent is not None and is_needed else ""
 
@@ -152,7 +152,7 @@ class Sessions:
         return await self._store.threads(key)
 
     async def hidden(self, thread_id: str) -> Mapping[str, Sequence[str]]:
-        """Return the undone runs of a thread, each with the messages that it has read."""
+        """Return the ids of a thread's undone runs, with the ids of the messages that each run read."""
         address = await self.address(thread_id)
         session = None if address is None else await self.load(address[0])
         if session is None or not session.settings.get(_HIDES):
@@ -165,9 +165,9 @@ class Sessions:
 
         Return False if the thread has too many hidden runs.
 
-        `runs` maps each run to the messages that it has read. Hidden runs are stored separately from the
-        session, because the session is written with each message. A thread can have at most `MAX_HIDDEN` of
-        them.
+        `runs` maps each run to the messages that the run has read. A thread can have at most `MAX_HIDDEN`
+        hidden runs. They are stored separately from the session, because the session is written with each
+        message.
         """
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
         if len({*await self.hidden(thread_id), *runs}) > MAX_HIDDEN:
@@ -209,17 +209,17 @@ class Sessions:
         )
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
-        """Move a group's sessions to the group's new id; return how many.
+        """Move a group's sessions to the group's new id; return the number of moved sessions.
 
-        If a session already exists under the new id, it continues, and the earlier session stays under the
-        old id.
+        A session that already exists under the new id continues. The earlier session then stays under the old
+        id.
         """
         old, new = (
             build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))
             for group in (chat_id, new_id)
         )
         moved = 0
-        # The session with this key, and the sessions whose keys extend it.
+        # Find the session with this key, and the sessions whose keys begin with this key and a colon.
         first = await self._store.load(old)
         sessions, after = [] if first is None else [first], f"{old}:"
         while page := await self._store.sessions(after=after):
@@ -242,12 +242,12 @@ class Sessions:
         return moved
 
     async def join(self, address: ChatAddress, person: str) -> None:
-        """Move a direct chat's conversations to its person.
+        """Move the conversations of a direct chat to the person who writes in it.
 
-        With each agent, the person's chats share one conversation. If the person already has a conversation
+        All chats of a person share one conversation with each agent. If the person already has a conversation
         with an agent, the chat's conversation with that agent is not moved.
 
-        Conversations that are not moved stay with the chat, which returns to them after an unlink.
+        Conversations that are not moved stay with the chat. The chat uses them again after `/unlink`.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:
@@ -261,9 +261,9 @@ class Sessions:
         self._addresses.clear()
 
     async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
-        """Return the session of a run's thread, and the chat in which the run is answered.
+        """Return the session key of a run's thread, and the chat that gets the run's answer.
 
-        For linked chats, this is the chat of the last message that the run answers.
+        If chats are linked, the answer goes to the chat of the last message that the run answers.
         """
         result = await self.address(thread_id)
         if result is None or result[1].person is None:
@@ -276,7 +276,7 @@ class Sessions:
         return (result[0], SessionSource.from_dict(source)) if source else result
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
-        """Return the session of a thread and its address; None if the thread has no session."""
+        """Return the session key of a thread and its chat; None if the thread has no session."""
         known_address = self._addresses.get(thread_id)
         if known_address is not None:
             self._addresses.move_to_end(thread_id)
@@ -292,7 +292,7 @@ class Sessions:
         return result
 
     def _cache_session(self, session: ChatSession) -> ChatSession:
-        """Cache a stored session, if no other process can change it; return the newest known version."""
+        """Cache a stored session unless other processes can change it; return the newest known version."""
         known_session = self._known.get(session.session_key)
         if self._is_shared or (known_session is not None and known_session.revision > session.revision):
             return known_session or session
@@ -311,14 +311,14 @@ class Sessions:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
-        """Return the reset policy that was chosen in a session, otherwise that of the configuration file."""
+        """Return the reset policy chosen in the session, or else the one in the configuration file."""
         chosen = session.settings.get("reset")
         if chosen:
             return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
         return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
 
     async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
-        """Return the quiet hours that were chosen in a chat, otherwise those of the configuration file."""
+        """Return the quiet hours chosen in a chat, or else those in the configuration file."""
         session = await self.load(_quiet_key(address))
         chosen = None if session is None else session.settings.get("quiet")
         if chosen is not None:
@@ -328,7 +328,7 @@ class Sessions:
     async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
         """Set the quiet hours of this chat, or turn them off (`QUIET_OFF`).
 
-        None restores those in the file.
+        If `chosen` is None, the quiet hours in the configuration file apply again.
         """
         key = _quiet_key(source.address)
         settings = {} if chosen is None else {"quiet": chosen}
@@ -338,14 +338,14 @@ class Sessions:
     def _has_channel(self, thread_id: str) -> bool:
         """Return whether the channel that delivers a thread's answers is connected.
 
-        The thread's name contains the channel.
+        The name of a thread contains its channel.
         """
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(item.value == platform for item in self._config.get_connected_platforms())
 
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return the key of a chat's quiet hours. All people who write in the chat share this key."""
+    """Return the key under which a chat's quiet hours are stored, for all people who write in the chat."""
     return f"quiet:{address.name}"
 
 
@@ -372,9 +372,10 @@ def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> boo
 
 
 def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat for answers to these inbound messages: the chat of the last one, or else the session's.
+    """Return the chat that gets the answer to these inbound messages.
 
-    Return None if neither is stored any longer.
+    The answer goes to the chat of the last message, or else to the chat of the session. Return None if
+    neither is stored any longer.
     """
     named = tx.chats.inbound_by_id(inbound_ids[-1:], readable=True) if inbound_ids else []
     source = named[0].body.get("source") if named else None

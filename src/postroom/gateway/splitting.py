@@ -5,14 +5,15 @@
                                 b = 2                   a = 1                       ```
                                 ```                     ```
 
-No part exceeds the limit. No cut lies in the line that opens or closes a fence, or divides a surrogate pair.
-Only if there is no other possible cut, it may divide a grapheme or inline code, or the next part may begin
-with text that only looks like a fence. A cut lies after a blank line if possible, otherwise after a newline,
-otherwise after a space. The last such position is chosen if the part is then at least half full.
+No part exceeds the limit. A cut never divides a surrogate pair, or a line that opens or closes a fence. A cut
+divides a grapheme or inline code only if no other cut is possible. The same is true of a cut after which a
+part begins with text that only looks like a fence. A cut is made after a blank line if possible, otherwise
+after a newline, otherwise after a space. The last such position is chosen if the part is then at least half
+full.
 
-White space at a cut is dropped, except for the indentation of the next line. Within a code fence, white space
-is kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a
-part, the fence is treated as text.
+White space at a cut is removed, except for the indentation of the next line. Within a code fence, white space
+stays. An info string that would fill half of a part is not repeated. A fence whose markers would fill a part
+is treated as text.
 """
 
 import re
@@ -27,7 +28,7 @@ _FENCE_LINE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _FENCE_HEAD = re.compile(r" {0,3}(?:```|~~~)")
 _FENCE_MARKS = ("```", "~~~")
 _WHITE = re.compile(r"[^\S\u00a0\u2007\u202f]+")
-# A code span ends with its block if not before: at a blank line, item, quote, heading or table row.
+# A code span cannot extend beyond its block, which ends at a blank line, item, quote, heading or table row.
 _TICKS = re.compile(r"`+|\n(?=[^\S\n]*(?:\n|[-*+]\s|>|\||#{1,6}\s|\d{1,9}[.)]\s))")
 _JOINERS = frozenset("\u200c\u200d\uff9e\uff9f")
 _MIN_ROOM = 8
@@ -37,14 +38,14 @@ _NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a text: `text[start:end]`, with additions that make it readable on its own."""
+    """A part of a text: `text[start:end]`, with lines added so that it is readable on its own."""
 
     start: int
     end: int
     opening: str = ""
-    """The line, including its newline, that reopens the fence in which the part begins."""
+    """The line that reopens the fence in which the part begins, with its newline."""
     closing: str = ""
-    """The line that closes an open fence at the end of the part, with a newline before it if needed."""
+    """The line that closes a fence which is open at the end of the part, after a newline if needed."""
 
     def of(self, text: str) -> str:
         """Return the part in its final form."""
@@ -53,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
-    """A fenced code block: the code is `text[code:close]`, and its closing line ends at `end`.
+    """A fenced code block. Its code is `text[code:close]`, and its closing line ends at `end`.
 
     For an unclosed fence, both positions lie beyond the end of the text.
     """
@@ -76,11 +77,11 @@ class _Cut:
 
 
 def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
-    """Return the text in parts of at most `limit` units, in linear time.
+    """Split a text into parts of at most `limit` units, in linear time.
 
-    Apart from added fence lines and white space at the cuts, the joined parts equal the text. A fence that is
-    open at the end of a part is closed there and reopened in the next part, with the same marker and info
-    string. A text that fits is returned as one part, changed only to close a fence. A blank text has no
+    The joined parts equal the text, except for added fence lines and white space at the cuts. A fence that is
+    open at the end of a part is closed there, and reopened in the next part with the same marker and info
+    string. A text that fits is returned as one part, and only an open fence is closed. A blank text has no
     parts, and no part is blank.
 
     Raises:
@@ -90,7 +91,7 @@ def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
 
 
 def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
-    """Return the parts of `split` as positions in the text.
+    """Split a text as `split` does, but return positions in the text.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.
@@ -114,7 +115,7 @@ class _Splitter:
         self._span_starts = [start for start, _ in self._spans]
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the parts in order. There are none if the text is empty; some may be blank."""
+        """Yield the parts in order. An empty text has no parts. A part may be blank."""
         text = self._text
         start = 0 if self._is_last(0) else self._after_white(0)
         while start < len(text):
@@ -131,9 +132,9 @@ class _Splitter:
             start = cut.after
 
     def _reopening_fence(self, fence: _Fence) -> _Fence | None:
-        """Return the fence with which each part reopens the code.
+        """Return the fence with the line that reopens it in later parts.
 
-        Return None if its markers leave no room for code.
+        Return None if the markers of the fence leave no room for code.
         """
         if fence.code - fence.start > self._room:
             return None
@@ -147,7 +148,7 @@ class _Splitter:
         return end - start <= self._room and self._unit.measure(self._text[start:end]) <= self._room
 
     def _is_last(self, start: int) -> bool:
-        """Return whether the rest fits into one part."""
+        """Return whether the text from `start` to the end fits into one part."""
         text = self._text
         if len(text) - start > self._room:
             return False
@@ -156,7 +157,7 @@ class _Splitter:
         return self._unit.measure(text[start:]) + self._unit.measure(added) <= self._room
 
     def _closing(self, end: int) -> str:
-        """Return the text that closes the fence which is open at `end`."""
+        """Return the text that closes the fence that is open at `end`; "" if none is open."""
         fence = self._fence_at(end)
         if fence is None:
             return ""
@@ -168,7 +169,7 @@ class _Splitter:
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
     def _after_white(self, place: int) -> int:
-        """Return where the next part begins: after the white space, but before the indentation of a line."""
+        """Return the position after white space, but before the indentation of a line."""
         white = _WHITE.match(self._text, place)
         if white is None:
             return place
@@ -176,7 +177,7 @@ class _Splitter:
         return white.end() if place > 0 == line else line
 
     def _next_cut(self, start: int, room: int) -> _Cut:
-        """Return the end of the part that begins at `start`, if it does not reach the end of the text."""
+        """Return the cut after a part that begins at `start` and does not reach the end of the text."""
         end = self._unit.fitting(self._text, start, room)
         fence = self._fence_at(end)
         if fence is not None:
@@ -192,7 +193,7 @@ class _Splitter:
         )
 
     def _best_white(self, start: int, low: int, high: int, end: int) -> _Cut | None:
-        """Return the best cut at white space from `low` to `high`, for a part that could reach `end`."""
+        """Return the best cut at white space between `low` and `high`, for a part that could reach `end`."""
         best: _Cut | None = None
         barred = len(self._text)
         for white in reversed(list(_WHITE.finditer(self._text, low, min(high + 2, len(self._text))))):
@@ -212,7 +213,7 @@ class _Splitter:
         return best
 
     def _at_white(self, first: int, end: int) -> _Cut | None:
-        """Return the cut at the white space that begins at `first`, or None if no cut is allowed there."""
+        """Return the cut at the white space that begins at `first`; None if no cut is allowed there."""
         text, fence = self._text, self._fence_at(first)
         if fence is None:
             after = self._after_white(first)
@@ -233,12 +234,12 @@ class _Splitter:
     def _closes_in_time(self, fence: _Fence, place: int, end: int) -> bool:
         """Return whether a fence can be closed at `place`.
 
-        For the fence around `end`, the choice of `end` has ensured this.
+        A fence that extends beyond `end` always can, because `end` leaves room for its closing line.
         """
         return fence.end > end or fence.end - place > len(fence.closing)
 
     def _span_around(self, place: int) -> tuple[int, int] | None:
-        """Return the code span that a cut at this position would divide."""
+        """Return the inline code that a cut at this position would divide."""
         index = bisect_left(self._span_starts, place) - 1
         return self._spans[index] if index >= 0 and place < self._spans[index][1] else None
 
@@ -247,17 +248,17 @@ class _Splitter:
         return _is_boundary(self._text, place - 1, place) and not self._begins_a_fence(place)
 
     def _begins_a_fence(self, place: int) -> bool:
-        """Return whether the middle of a line would look like a fence at the start of a line."""
+        """Return whether the rest of a line would look like a fence if a part began with it."""
         return self._text[place - 1] != "\n" and _FENCE_HEAD.match(self._text, place) is not None
 
     def _line_start(self, start: int, place: int) -> int:
-        """Return the start of the line that contains a position, but at least the start of the part."""
+        """Return the start of the line that contains a position, or of the part if the part starts later."""
         return max(start, self._text.rfind("\n", start, place) + 1)
 
     def _within_a_line(self, start: int, end: int) -> _Cut:
         """Return the last cut that divides neither a grapheme nor a code span.
 
-        If there is no such cut, return the last cut that divides one.
+        If no such cut is possible, return the last cut that divides a grapheme or code span.
         """
         text = self._text
         fence = self._fence_at(end)
@@ -288,7 +289,7 @@ class _Splitter:
 
 
 def _fences(text: str) -> Iterator[_Fence]:
-    """Yield the fenced code blocks of a text. An unclosed fence extends beyond its end."""
+    """Yield the fenced code blocks of a text. An unclosed fence extends beyond the end of the text."""
     opened: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
         if opened is None:
@@ -329,7 +330,7 @@ def _spans(text: str, fences: list[_Fence]) -> Iterator[tuple[int, int]]:
 def _code_spans(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the code spans of a block.
 
-    Each begins at a run of backticks, and ends at the next equally long run.
+    A code span begins with some backticks, and ends with the next group of as many backticks.
     """
     closers: dict[int, int] = {}
     ends: list[tuple[int, int | None]] = []

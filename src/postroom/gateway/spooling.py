@@ -1,4 +1,4 @@
-"""Private temporary files, which hold received bytes until their type is known."""
+"""Stores received bytes in private temporary files until their type is known."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _BATCH = 256 * 1024
 
 @asynccontextmanager
 async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
-    """Write the pieces, one at a time, to a private file that is removed at the end of the block.
+    """Write the pieces to a private file, which is removed at the end of the `with` block.
 
     Raises:
         TooLarge: There were more than `most` bytes.

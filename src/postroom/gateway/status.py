@@ -1,8 +1,8 @@
 """The files of a gateway: its status file, its process file, and its locks on bot tokens.
 
-All files are in one folder, which the caller names. If the caller passes None, nothing is stored. Files are
-written atomically and are readable only by their owner. The operating system holds the locks, so a lock ends
-with its process.
+All files are in one folder, which the caller passes. If the caller passes None, nothing is stored. Files are
+written atomically, and only their owner can read them. The operating system releases the locks of a process
+that has ended.
 """
 
 import json
@@ -45,9 +45,10 @@ def write_runtime_status(
     platforms: Mapping[str, Mapping[str, Json]] | None = None,
     now: int = 0,
 ) -> None:
-    """Write the gateway's state (starting, running, draining, degraded or stopped) and each platform's state.
+    """Write the state of the gateway and of each platform to the status file.
 
-    The file is only information for other processes, so a failed write is logged and has no other effect.
+    The state of the gateway is starting, running, draining, degraded or stopped. A failed write is only
+    logged, because the file is only information for other processes.
     """
     if folder is None:
         return
@@ -65,7 +66,7 @@ def write_runtime_status(
 
 
 class ScopedLocks:
-    """Locks on tokens: only one process on this machine, or the servers of one database, may use each token.
+    """Locks that allow only one process on this machine, or the servers of one database, to use a token.
 
     File names and messages contain only a hash of a token.
     """
@@ -75,13 +76,13 @@ class ScopedLocks:
         self._held: dict[tuple[str, str], FileLock] = {}
 
     def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
-        """Acquire a lock. A lock that this process already holds is unchanged.
+        """Acquire a lock, unless this process already holds it.
 
-        With a `store_id`, all servers of that store may hold the lock. Each has a file of its own, which is
+        With a `store_id`, all servers of that store may hold the lock. Each server has its own lock file,
         named after `server`.
 
         Raises:
-            ConfigError: Another process holds it.
+            ConfigError: Another process holds the lock.
         """
         if self._folder is None or (scope, identity) in self._held:
             return
@@ -94,7 +95,7 @@ class ScopedLocks:
             lock.acquire()
             for other in sorted(folder.glob(f"{name}.*lock")):
                 if not other.name.startswith(ours):
-                    with _file_lock(other):  # the lock is free, because its process has ended
+                    with _file_lock(other):  # no process holds this lock any longer
                         pass
         except Timeout as error:
             lock.release()
@@ -106,7 +107,7 @@ class ScopedLocks:
         self._held[scope, identity] = lock
 
     def release(self, scope: str, identity: str) -> None:
-        """Release a lock; do nothing if this process does not hold it."""
+        """Release a lock, if this process holds it."""
         lock = self._held.pop((scope, identity), None)
         if lock is not None:
             lock.release()

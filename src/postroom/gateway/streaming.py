@@ -1,7 +1,7 @@
 """Shows active runs in their chats: a typing indicator, and drafts of the answer.
 
 `ChatExecutor` wraps the executor of each process, so every execution is shown, including retries and
-recovered runs. The draft is temporary. The final answer is delivered through the outbox, and replaces the
+recovered runs. A draft is temporary: the final answer is delivered through the outbox, and replaces the
 draft.
 """
 
@@ -46,7 +46,7 @@ from postroom.ports import RunControl
 _LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
 _DRAFT = "draft"
-"""The setting of a session that contains the newest draft in its chat, and the draft's run."""
+"""The session setting that stores the newest draft in the chat, and the run of that draft."""
 _MAX_SHOWN = 1_000
 FilesOf = Callable[[RunActivation], RunFiles]
 """Returns the files of a run."""
@@ -64,7 +64,7 @@ class Shown:
     The update may last longer than its run, because it cannot be cancelled.
     """
     is_open: bool = False
-    """Whether the model's current answer has text and has not ended."""
+    """Whether the model is writing an answer that has some text already."""
 
     async def settled(self) -> None:
         """Wait until no update is in progress."""
@@ -78,22 +78,22 @@ class RunInChat:
 
     run_id: str
     key: str
-    """The session that the run answers in."""
+    """The key of the session in which the run answers."""
     cancel: Callable[[], object]
     answers: tuple[str, ...] = ()
     """The platform's ids of the messages that the run answers."""
 
     def interrupt(self, reason: str) -> None:
-        """Request the end of the run; keep the messages that are waiting in its session."""
+        """Request the end of the run; messages that wait in its session stay."""
         _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
 
 _MAX_MARKS = 1_000
 _TURNS = 12
-"""How many times the removal of a reaction or a notice asks for its turn.
+"""The maximum number of attempts to remove a reaction or a notice.
 
-All these attempts take about a minute in total.
+All attempts together take about a minute.
 """
 _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
@@ -109,9 +109,9 @@ class _SeenReaction:
 
 
 class SeenMarks:
-    """The "seen" reactions by this process.
+    """Adds "seen" reactions to messages, and removes them.
 
-    A chat that refuses a reaction gets no others until the next start.
+    A chat that refuses a reaction gets no more reactions until the next start.
     """
 
     def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
@@ -122,7 +122,7 @@ class SeenMarks:
         self._refusing: OrderedDict[tuple[Platform, str], None] = OrderedDict()
 
     def show(self, event: MessageEvent) -> None:
-        """Add a reaction to a stored message that will be answered. There is only one attempt."""
+        """Add a reaction to a stored message that will be answered; do not retry a failure."""
         source, inbound_id, message_id = event.source, event.inbound_id, event.message_id
         if source is None or inbound_id is None or message_id is None or inbound_id in self._marks:
             return
@@ -130,7 +130,8 @@ class SeenMarks:
         if adapter is None or self._tasks.closed or (source.platform, source.chat_id) in self._refusing:
             return
         setting = adapter.config.reactions
-        # By default, only in groups, where a typing indicator does not show whose message is being read.
+        # By default, only groups get reactions: there, a typing indicator does not show whose message is
+        # being read.
         is_on = source.chat_type != "dm" if setting is None else setting
         if not (is_on and adapter.capabilities.reactions and adapter.may_react):
             return
@@ -139,14 +140,14 @@ class SeenMarks:
             self._marks.popitem(last=False)
 
     def clear(self, inbound_ids: Iterable[int]) -> None:
-        """Remove the reactions from these messages, because they have been answered or will get no answer."""
+        """Remove the reactions from messages that have been answered, or will get no answer."""
         for inbound_id in inbound_ids:
             marking = self._marks.pop(inbound_id, None)
             if marking is not None and not self._tasks.closed:
                 self._tasks.start(self._take_away(marking), name="take a mark away")
 
     async def close(self) -> None:
-        """Stop pending updates. Reactions that are shown stay."""
+        """Stop pending changes. Reactions that are shown stay."""
         await self._tasks.close()
 
     async def _mark(
@@ -195,7 +196,7 @@ async def _in_its_turn(call: Callable[[], Awaitable[SendResult]], timer: Timer) 
 
 
 class StreamingPresenter:
-    """Shows runs in the chats of these adapters. If showing fails, the run continues."""
+    """Shows active runs in their chats. A failure to show a run does not affect the run."""
 
     def __init__(
         self,
@@ -206,7 +207,7 @@ class StreamingPresenter:
         timer: Timer,
     ) -> None:
         self.runs: dict[str, RunInChat] = {}
-        """The newest run of each session that executes in this process."""
+        """The newest run in this process, for each session."""
         self.sessions = sessions
         self.adapters = {adapter.platform: adapter for adapter in adapters}
         self._config = config
@@ -216,7 +217,7 @@ class StreamingPresenter:
         """For each run, the part of its undelivered answer that the chat shows."""
         self._tasks = Tasks("chat presenter")
         self.waiting: OrderedDict[tuple[Platform, str, str], str] = OrderedDict()
-        """The ids of notices that are shown until an agent begins with a message, keyed by that message."""
+        """The ids of the notices that say that a message is waiting, keyed by the message."""
         self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
@@ -226,17 +227,17 @@ class StreamingPresenter:
             self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
 
     def has_begun(self, message_id: str) -> bool:
-        """Return whether a run in this process has started with a message."""
+        """Return whether a run in this process has started to process a message."""
         return any(message_id in run.answers for run in self.runs.values())
 
     def keep_waiting(self, source: SessionSource, message_id: str, notice_id: str) -> None:
-        """Remember the id of a notice that must be removed when an agent begins with a message."""
+        """Remember the id of a notice that must be removed when an agent begins to process a message."""
         self.waiting[source.platform, source.chat_id, message_id] = notice_id
         if len(self.waiting) > _MAX_MARKS:
             self.waiting.popitem(last=False)
 
     def end_waiting(self, source: SessionSource, message_ids: Iterable[str]) -> None:
-        """Remove the notices which say that these messages are waiting."""
+        """Remove the notices that say that these messages are waiting."""
         adapter = self.adapters.get(source.platform)
         for message_id in message_ids:
             notice_id = self.waiting.pop((source.platform, source.chat_id, message_id), None)
@@ -250,7 +251,7 @@ class StreamingPresenter:
         await self.seen.close()
 
     def holds_requests(self, thread_id: str) -> bool:
-        """Return whether the senders on a thread hold a request open until they get the answer."""
+        """Return whether the senders on a thread keep a request open until they get the answer."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(
             adapter.capabilities.holds_requests and name.value == platform
@@ -261,7 +262,7 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
-        """Show a run while it executes. If a queue is yielded, put the run's events into it."""
+        """Show a run while the block executes it; put its events into the yielded queue, if there is one."""
         try:
             address = await self.sessions.place_of(activation.thread_id, activation.messages)
         except PostroomError as error:
@@ -304,7 +305,7 @@ class StreamingPresenter:
         deltas: "asyncio.Queue[AgentEvent | None]",
         tasks: Tasks,
     ) -> None:
-        """Show the answer as it grows, no more often than the platform allows.
+        """Update the draft as the answer grows, within the platform's rate limits.
 
         Text that arrives too soon after an update is shown later, even if no more text follows.
         """
@@ -344,14 +345,14 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft. Notify a channel that cannot recall text that it has already sent."""
+        """Restart the draft; notify a channel that cannot withdraw text it has already sent."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
         shown.is_open = False
 
     async def _find_draft(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
-        """Return the draft of a run; a retry continues in the message of the earlier attempt."""
+        """Return the draft of a run; a retry continues the draft of the earlier attempt."""
         shown = self.drafts.get(run.run_id)
         if shown is not None:
             await self._begin_again(adapter, chat_id, shown)
@@ -370,7 +371,7 @@ class StreamingPresenter:
     async def left_draft(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, asked_by: str | None = None
     ) -> str | None:
-        """Return the id of the draft that an earlier process showed for a run; None if it showed none.
+        """Return the id of the draft that an earlier process showed for a run; None if there is none.
 
         A draft that was kept for a question is returned only if `asked_by` names that question.
         """
@@ -388,13 +389,12 @@ class StreamingPresenter:
     async def leave_to_question(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, message_id: str, asked_by: str
     ) -> None:
-        """Let a question's text take over the run's draft. The run's next draft is then a new message.
+        """Turn the run's draft into the text of a question; the run's next draft is a new message.
 
         `asked_by` is the key of the question's outbox row.
 
         Raises:
-            StoreError: The change could not be stored; the run's answer would then replace the question's
-                text.
+            StoreError: The change could not be stored. The run's answer would replace the question's text.
         """
         if _outlives(adapter.capabilities):
             draft = {"run": run_id, "id": message_id, "asked_by": asked_by}
@@ -462,7 +462,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Forwards events, passes those of the answer also to the draft, and collects the answer's text."""
+    """Forwards a run's events, passes the answer's events to the draft, and collects the answer's text."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink
@@ -475,7 +475,7 @@ class _DeltaSink:
         return "".join(self._text).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Forward an event; this never waits for a reader and never fails."""
+        """Forward an event; never wait for a reader."""
         if isinstance(event, TextDelta | ReasoningDelta | StreamReset | StepEnd | RunRetrying):
             if isinstance(event, TextDelta):
                 self._text.append(event.delta)
@@ -489,7 +489,7 @@ class _DeltaSink:
 
 
 class ChatExecutor(ExecutorAround):
-    """Executes runs through another executor, and shows runs of chats during their execution."""
+    """Executes runs through another executor, and shows the runs of chats while they execute."""
 
     def __init__(
         self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: FilesOf | None = None
@@ -522,5 +522,5 @@ class ChatExecutor(ExecutorAround):
             seen = _DeltaSink(sink, deltas)
             result = await self._within.run(activation, seen)
         if result.termination.type is TerminationKind.CANCELLED and not result.response:
-            return replace(result, response=seen.text)  # programs do not keep partial answers themselves
+            return replace(result, response=seen.text)  # programs do not return their partial answers
         return result

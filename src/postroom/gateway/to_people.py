@@ -1,4 +1,4 @@
-"""Routes chat messages to people: each message becomes mail to the person who answers, without a run.
+"""Sends chat messages as mail to the people who answer in place of an agent. No run is started.
 
 message ─▶ stored ─▶ mail to the person, once ─▶ closed
                        │ to their inbox, and to the chat that they prefer
@@ -23,20 +23,19 @@ _DIGITS: Final = 24
 
 
 class ToPeople:
-    """Sends chat messages to the people who answer instead of an agent."""
+    """Sends chat messages as mail to the people who answer in place of an agent."""
 
     def __init__(self, intake_log: IntakeLog, mail: ChatDelivery | None) -> None:
         self._intake_log, self._mail = intake_log, mail
 
     async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
-        """Send a message to the person who answers.
+        """Send a message, once, to the person who answers.
 
-        Return the reason if the mail was refused, or None if it was sent.
-
-        A repeated call for the same message does not send it again.
+        A repeated call for the same message sends nothing. Return the reason if the mail was refused, or None
+        if it was sent.
 
         Raises:
-            StoreError: It is unknown whether the mail was stored; the message still waits.
+            StoreError: The mail may or may not have been stored. The message still waits.
         """
         person = source.agent or ""
         [inbound] = await self._intake_log.messages([event.inbound_id or 0])
@@ -46,7 +45,7 @@ class ToPeople:
             words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
         if self._mail is None:
             return wording.not_passed_on(short_name(person), "this server has no mail")
-        # The name of the group, or of the sender in a direct chat.
+        # Use the name of the group; in a direct chat, use the name of the sender.
         who = source.user_name or source.user_id or source.chat_id
         where = who if source.chat_type == "dm" else source.chat_name or source.chat_id
         chat_words = ChatWords(

@@ -1,10 +1,10 @@
-"""Speaks answers: the relay's handler for voice messages.
+"""Speaks answers as voice messages: the outbox handler for voice rows.
 
     the text has arrived ─▶ its row ends and adds a row for the voice ─▶ spoken ─▶ stored as a file ─▶ sent
                                                                          └ failed: one sentence to the chat
 
-A voice message has its own outbox row, after the row of its text. So a slow or failing endpoint neither
-delays nor repeats the text, and a repeated text has only one voice message.
+A voice message has an outbox row of its own, after the row of its text. So a slow or failing endpoint neither
+delays nor repeats the text, and a text that is sent twice has only one voice message.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 VOICE_KIND: Final = "voice"
 _SPEAK_SECONDS = 60.0
-"""The time limit of the endpoint for one answer, in seconds, including retries."""
+"""The time limit for speaking one answer, in seconds, including retries."""
 _BEING_SENT = 1
-"""The step that is stored in the row before the voice message is sent."""
+"""The step number that is stored in the row before the voice message is sent."""
 _CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\s]*\)")
 _MARKS = re.compile(
@@ -56,12 +56,12 @@ Speak = Callable[[str, str], AsyncIterator[bytes]]
 
 
 def spoken_words(text: str) -> str:
-    """Return the text that is spoken for a Markdown answer, without code blocks and link addresses."""
+    """Return the text to speak for a Markdown answer, without code blocks and link addresses."""
     return _MARKS.sub("", _LINK.sub(r"\1", _CODE.sub("", text))).strip()
 
 
 class Voices:
-    """Speaks answers in chats that have chosen this, and sends the audio after the text."""
+    """Speaks answers in chats that have turned this on, and sends the audio after the text."""
 
     at_once = 4
     together = False
@@ -86,11 +86,11 @@ class Voices:
         return self._delivery.serves(target)
 
     async def close(self) -> None:
-        """Stop the requests to the endpoint. Unfinished answers are spoken after the next start."""
+        """Stop the requests to the speech endpoint. Unfinished answers are spoken after the next start."""
         await self._speaking.close()
 
     async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:
-        """Return the outbox row for a spoken reply; None if this reply is not spoken in its chat.
+        """Return the outbox row for the voice message of a reply; None if the reply is not to be spoken.
 
         Raises:
             StoreError: The chat's setting could not be read.
@@ -108,7 +108,7 @@ class Voices:
         return replace(voice.draft(f"voice/{row.outbox_id}"), kind=VOICE_KIND)
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Speak and send one answer, or return when to retry.
+        """Speak one answer and send the audio, or return when to retry.
 
         A failed voice message does not become a dead letter.
 
@@ -163,7 +163,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
-        """Return the audio as a stored file. Audio that an earlier attempt has stored is reused."""
+        """Return the audio of an answer as a stored file; reuse audio that an earlier attempt has stored."""
         message_id = f"voice/{row.outbox_id}"
         stored = await self._stores.files.files(reply.thread_id, [message_id])
         if stored:
@@ -192,7 +192,7 @@ class Voices:
         return file
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
-        """Give up sending a voice message: notify the chat in one sentence, and log the reason."""
+        """Log why a voice message cannot be sent, and tell the chat in one sentence."""
         _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
         notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
             f"unspoken/{row.outbox_id}"

@@ -35,7 +35,7 @@ _OVER_A_LIMIT = {
 }
 POSSIBLE_DUPLICATE = "(You may have received this before: the last attempt was interrupted.)"
 STARTING_UP = "The agent was still starting up, so the run was stopped before it began."
-"""Programs look for the words "starting up"."""
+"""Other programs look for the words "starting up" in this text."""
 STOPPING = "Stopping."
 BUSY = (
     "Rejected: the agent is busy. Send the message again later. This notice appears at most every 30 seconds."
@@ -49,7 +49,7 @@ EDITED_UNREAD = (
 
 
 def edited_into(command: str) -> str:
-    """Return the notice that a message edited into a command is neither performed nor read."""
+    """Return the notice that a message was edited into a command, and is neither performed nor read."""
     return (
         f"You changed the message to the command {command}, so the message was withdrawn. The command was "
         "not executed: send it as a new message."
@@ -112,30 +112,31 @@ _MODEL_TROUBLE = {
     Unauthorized: "the model provider rejected the server's API key, or the quota is used up",
     ModelNotFound: "the model provider has no such model",
     NoModelEndpoint: "the model's base_url returned a web page or other unexpected data",
-    # LangChain recognises the failure by the first half of this text, LiteLLM by the second half.
+    # LangChain recognises the failure by the first half of this text, and LiteLLM by the second half.
     ContextOverflow: "this exceeds the context window: it is longer than the model's context length",
     RequestRefused: "the model rejected this message",
     ContentFiltered: "the model provider withheld the answer",
 }
-"""A plain explanation for each kind of model failure.
+"""An explanation for people, for each kind of model failure.
 
-A provider's own text may name the operator's account, so members do not see it. The provider's text is stored
-with the run for operators.
+The error text of a provider may name the operator's account. It is stored with the run, where operators see
+it, and is not shown in chats.
 """
 _BY_BRANCH = {kind.branch: reason for kind, reason in _MODEL_TROUBLE.items()}
 _BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}
 
 
 def _plain(error: str | None) -> str:
-    """Return the reason for a failure without the text of the model's provider."""
+    """Return the reason for a failure, without the error text of the model's provider."""
     branch = (error or "").partition(": ")[0]
     return _BY_BRANCH.get(branch) or _short(error)
 
 
 def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
-    """Return the reason for a failure, for a caller of the API, without the text of the model's provider.
+    """Return the reason for a failure that a caller of the API sees.
 
-    The reason contains the run id, with which operators can find the provider's text.
+    The reason contains the run id instead of the provider's error text. Operators can find that text by the
+    run id.
     """
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
@@ -165,7 +166,7 @@ def behind_question(how: str) -> str:
 
 
 def queued(ahead: int) -> str:
-    """Return the notice that a message waits for its turn."""
+    """Return the notice that a message waits for earlier messages."""
     return f"Queued: {_messages(ahead)} before it." if ahead else "Queued: it is next."
 
 
@@ -174,12 +175,12 @@ def _messages(number: int) -> str:
 
 
 def queue_full(most: int) -> str:
-    """Return the refusal of a message because too many messages wait."""
+    """Return the notice that a message is refused, because too many messages wait."""
     return f"Rejected: {most} messages are already waiting here. Send it again later."
 
 
 def end_of(run: RunRecord) -> str:
-    """Return the text that a chat shows at the end of a run: its answer, or why there is no answer."""
+    """Return the text that a chat gets when a run ends: its answer, or why there is no answer."""
     reason = run.termination
     if run.final_output and (reason is None or reason.type is not TerminationKind.ERROR):
         return "\n\n".join(filter(None, (run.final_output, _mark(reason))))
@@ -209,7 +210,7 @@ def _mark(reason: TerminationReason | None) -> str:
 
 
 def _failure_sentence(reason: TerminationReason) -> str:
-    """Return a sentence that explains why there is no answer, and the remedy."""
+    """Return a sentence that says why there is no answer, and how to get one."""
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:
@@ -239,7 +240,7 @@ def pairing(platform: str, code: str, lifetime: str) -> str:
 
 
 def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
-    """Return the instructions for linking a chat with a different one, and its current links."""
+    """Return the instructions for linking a chat with another chat, and the list of its current links."""
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
         f"{already}Send /link {code} in your other chat within {minutes} minutes. Keep it secret: "
@@ -257,7 +258,7 @@ def linked(other: str) -> str:
 
 
 def linked_by(other: str) -> str:
-    """Return the notice about a new link, for the chat in which the code was given."""
+    """Return the notice about a new link, for the chat in which the code was created."""
     return f"Linked with {other}, which now shares this conversation. If that is not you, send /unlink."
 
 
@@ -282,7 +283,7 @@ def passed_on_from(who: str, platform: str) -> str:
 
 
 def left_behind(files: int) -> str:
-    """Return the notice for a person that files are only in the chat."""
+    """Return the notice for a person that the files of a message are only in the chat."""
     return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not included here.)"
 
 
@@ -297,7 +298,7 @@ def unknown_command(name: str) -> str:
 
 
 def not_read_by(command: str, takes: str, words: str) -> str:
-    """Return the notice that a command does not accept these words, with those that it accepts."""
+    """Return the notice that a command does not accept these words."""
     return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
 
 
@@ -312,12 +313,12 @@ def reminder(text: str) -> str:
 
 
 def too_many_schedules(most: int) -> str:
-    """Return the refusal of another schedule, because the session has too many."""
+    """Return the notice that a schedule is refused, because the session has too many schedules."""
     return f"Rejected: this chat already has {most}; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
-    """Return the refusal to undo more runs of a conversation, because too many are undone."""
+    """Return the notice that no more runs of a conversation can be undone."""
     return (
         f"Not done: {most} exchanges of this conversation were already removed. /new starts a new "
         "conversation."
@@ -366,6 +367,6 @@ NO_MODELS = "There are no models to choose from; the operator lists them in [age
 
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
-    """Return the line with the tokens of an answer and, if the prices are known, its cost."""
+    """Return the line that shows the number of tokens of an answer, and its cost if the prices are known."""
     cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"

@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from postroom.contracts.errors import AgentRetired, InvalidRunner, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
+from postroom.contracts.plain_answers import look_alike
 from postroom.contracts.runners import Runner, read_runner, reads_at_work
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -28,13 +29,13 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import check_name, check_new_name, generated, look_alike
+from postroom.mail.names import check_name, check_new_name, generated
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
 from postroom.mail.repositories import project_of
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.sending import CHAT, HOOK, INBOX, LIVE, RUNNER
-from postroom.mail.tasks import give_back
+from postroom.mail.tasks import give_back, tell_authors
 from postroom.mail.views import (
     AgentView,
     InboxView,
@@ -381,7 +382,10 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent and end its reservations and claims; no effect if it is already retired."""
+    """Retire an agent and end its reservations and claims; no effect if it is already retired.
+
+    The authors of open tasks that are assigned to it are told.
+    """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
         context.tx.set_agent_retired(agent.id, context.now, now=context.now)
@@ -390,6 +394,7 @@ def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
             to_archive(context, "reservation", held.id, project.id)
         for task in context.tx.tasks_held(agent.id):
             give_back(context, task, by=agent.id, reason=f"{agent.name} was retired")
+        tell_authors(context, project, agent)
         to_archive(context, "agent", agent.id, project.id)
     return agent_view(context.tx.agents_by_id([agent.id])[agent.id])
 

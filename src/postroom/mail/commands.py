@@ -620,8 +620,8 @@ class AddTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class UpdateTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change a task, give it back (ready), block it with a reason or `depends_on`, or cancel it.
 
-    Only its author may change what it demands; only its author or holder may cancel it. To give back or block
-    your task, send its `epoch`.
+    Only its author may change what it demands; only author or holder may block or cancel it. To give back
+    or block yours, send its `epoch`.
     """
 
     project_key: ProjectKey
@@ -655,7 +655,7 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Record a fact; other agents receive it when they work on its files or task.
+    """Record a fact under its topic; other agents receive it when they work on its files or task.
 
     If it contradicts an older note, the error shows that note.
     """
@@ -842,10 +842,13 @@ _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
 _NUMBER = re.compile(
     r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
 )
-_TASK_IDS = frozenset({"task_id", "depends_on"})
-_BEGINS_WITH_TASK = re.compile(r"\Atask[ _-]?(?=#? ?\d)")
+_KINDS_OF_IDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("task_id", "depends_on"), "task"),
+    **dict.fromkeys(("note_id", "replaces"), "note"),
+}
+"""Arguments in which a model may write the kind before each id: `task-1, task-2`."""
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
-_NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
+_NUMBERS = re.compile(r"#?\d{1,16}(?:(?:\s*[,;]\s*|\s+)(?:(?:and|&)\s+)?#?\d{1,16})+", re.IGNORECASE)
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
 _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
@@ -1275,8 +1278,8 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
         for form in _forms_of_text(text, kind, name):
             yield form
             yield [form]
-        if _NUMBERS.fullmatch(text):
-            yield [int(digits) for digits in re.findall(r"\d+", text)]
+        if _NUMBERS.fullmatch(ids := _without_kind(text, name)):
+            yield [int(digits) for digits in re.findall(r"\d+", ids)]
         yield [value] if text else []
         yield [{"path": text}]
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -1331,10 +1334,9 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
         yield _TRUTHS.get(word, word)
     if name.endswith("limit"):
         word = _BEFORE_A_UNIT.sub("", word)
-    if name in _TASK_IDS:
-        word = _BEGINS_WITH_TASK.sub("", word)
+    word = _without_kind(word, name)
     if int in kinds and (number := _NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
-        if "," in number[1] and name.endswith(("_id", "ids")):
+        if "," in number[1] and (name.endswith(("_id", "ids")) or name in _KINDS_OF_IDS):
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             digits = number[1].replace(",", "")
             raise InvalidArgument(
@@ -1345,6 +1347,12 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
         yield int(number[1].replace(",", ""))
     if name.endswith("_seconds") and (span := parse_duration(word)) is not None:
         yield span // timedelta(seconds=1)
+
+
+def _without_kind(text: str, name: str) -> str:
+    """Return the text of an argument without the kind before each id: `task-1, task-2` is `1, 2`."""
+    kind = _KINDS_OF_IDS.get(name)
+    return text if kind is None else re.sub(rf"(?i)\b{kind}s?[ _-]?(?=#? ?\d)", "", text)
 
 
 @cache

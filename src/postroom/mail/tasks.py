@@ -6,8 +6,8 @@ lost in the meantime, the write is refused.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final, NotRequired, TypedDict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final, Literal, NotRequired, TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
@@ -88,6 +88,7 @@ class TaskView(TypedDict):
     reason: str
     author: str
     changed_ts: str
+    changed_by: str | None
     text: NotRequired[str]
     acceptance: NotRequired[str]
     thread_id: NotRequired[str]
@@ -190,18 +191,17 @@ def views(
     """Return tasks as callers see them; with `whole`, including their texts and evidence."""
     if not tasks:
         return []
-    named = {
-        agent_id for task in tasks for agent_id in (task.author_id, task.holder_id) if agent_id is not None
-    }
-    named |= {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
-    names = _names(tx, project, named)
+    assigned = {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
+    named = {who for task in tasks for who in (task.author_id, task.holder_id, task.changed_by) if who}
+    agents = tx.agents_by_id(sorted(assigned | named))
+    names = _names(tx, project, agents)
+    retired = {f"{AGENT}{number}" for number in assigned if agents[number].retired_at is not None}
     before = tx.dependencies([task.id for task in tasks])
-    return [_view(task, names, before[task.id], now=now, whole=whole) for task in tasks]
+    return [_view(task, names, retired, before[task.id], now=now, whole=whole) for task in tasks]
 
 
-def _names(tx: RecordReads, project: Project, agent_ids: Iterable[int]) -> dict[int, str]:
+def _names(tx: RecordReads, project: Project, agents: Mapping[int, Agent]) -> dict[int, str]:
     """Return the addresses of agents and people in the form that agents of the project use."""
-    agents = tx.agents_by_id(sorted(agent_ids))
     homes = {number: tx.project_by_id(number) for number in {agent.project_id for agent in agents.values()}}
     return {
         agent.id: address_of(
@@ -212,12 +212,23 @@ def _names(tx: RecordReads, project: Project, agent_ids: Iterable[int]) -> dict[
 
 
 def _view(
-    task: Task, names: dict[int, str], before: dict[int, TaskState], *, now: int, whole: bool
+    task: Task,
+    names: dict[int, str],
+    retired: Container[str],
+    before: dict[int, TaskState],
+    *,
+    now: int,
+    whole: bool,
 ) -> TaskView:
     is_over = task.lease_ends_at is not None and task.lease_ends_at <= now
-    assignee = task.assignee
+    assignee, reason = (
+        task.assignee,
+        f"its lease ended at {maybe_iso(task.lease_ends_at)}" if is_over else task.reason,
+    )
     if assignee.startswith(AGENT):
         assignee = names.get(int(assignee.removeprefix(AGENT)), "?")
+    if task.assignee in retired and task.state in ("ready", "waiting", "blocked"):
+        reason = "; ".join(filter(None, (reason, f"{assignee} is retired, so nobody can claim the task")))
     view: TaskView = {
         "id": task.id,
         "title": task.title,
@@ -229,9 +240,10 @@ def _view(
         "lease_ends_ts": None if is_over else maybe_iso(task.lease_ends_at),
         "paths": list(task.paths),
         "depends_on": [other for other, state in before.items() if state != "done"],
-        "reason": f"its lease ended at {maybe_iso(task.lease_ends_at)}" if is_over else task.reason,
+        "reason": reason,
         "author": names.get(task.author_id, "?"),
         "changed_ts": iso(task.changed_at),
+        "changed_by": None if is_over else names.get(task.changed_by or 0),
     }
     if whole:
         view |= {
@@ -388,7 +400,8 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
     """Change the attributes of a task, or its state: give it back, block it, unblock it, or cancel it.
 
     Raises:
-        NotPermitted: Another agent added the task, and the command changes what it demands, or cancels it.
+        NotPermitted: Another agent added the task, and the command changes what it demands; or the command
+            cancels or blocks a task that the caller neither added nor holds.
         TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
         TaskNotReady: The task has ended, or its attributes cannot change while it is claimed.
         TaskCircle: One of its new dependencies depends on the task itself.
@@ -408,7 +421,8 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
         _check_holder(context, project, agent, task, asked.epoch)
     edited = _edit(context, project, agent, task, asked)
     if asked.state == "cancelled":
-        edited = _cancel(context, project, agent, edited, asked.reason)
+        _refuse_others(context, project, agent, edited, "cancel")
+        edited = _cancelled(context, project, agent, edited, asked.reason)
     elif asked.state == "blocked" and not (asked.depends_on and edited.open_dependencies):
         if not asked.reason.strip():
             raise InvalidArgument(
@@ -416,6 +430,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
                 value=asked.reason,
                 remedy="pass `reason`, or list the tasks that must be done first in `depends_on`",
             )
+        _refuse_others(context, project, agent, edited, "block")
         edited = _leave_task(context, edited, "blocked", by=agent.id, reason=asked.reason)
         _tell(context, project, task, agent, f"Blocked: {task.title}", asked.reason)
     elif asked.state is not None or edited.state in ("ready", "waiting"):
@@ -511,22 +526,24 @@ def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int])
         )
 
 
-def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, reason: str) -> Task:
-    """Cancel a task on behalf of its author or of the agent that holds it.
-
-    Raises:
-        NotPermitted: Another agent added the task, and the caller does not hold it.
-    """
-    is_holder = task.state == "claimed" and task.holder_id == agent.id
-    if agent.id != task.author_id and not is_holder:
-        [view] = views(context.tx, project, [task], now=context.now)
-        holder = f", and {view['holder']} holds it" if task.state == "claimed" else ""
-        raise NotPermitted(
-            f"{agent.name} cannot cancel task {task.id}: {view['author']} added it{holder}",
-            value=task.id,
-            remedy=f"ask {view['author']}, or a person: `postroom tasks decide {task.id} cancel --by NAME`",
-        )
-    return _cancelled(context, project, agent, task, reason)
+def _refuse_others(
+    context: WriteContext, project: Project, agent: Agent, task: Task, verb: Literal["block", "cancel"]
+) -> None:
+    """Raise NotPermitted unless the agent added the task or holds it."""
+    if agent.id == task.author_id or (task.state == "claimed" and task.holder_id == agent.id):
+        return
+    [view] = views(context.tx, project, [task], now=context.now)
+    holder = f", and {view['holder']} holds it" if task.state == "claimed" else ""
+    other_way = (
+        f"a person: `postroom tasks decide {task.id} cancel --by NAME`"
+        if verb == "cancel"
+        else "claim the task, which its holder can block"
+    )
+    raise NotPermitted(
+        f"{agent.name} cannot {verb} task {task.id}: {view['author']} added it{holder}",
+        value=task.id,
+        remedy=f"ask {view['author']}, or {other_way}",
+    )
 
 
 def _cancelled(
@@ -680,6 +697,20 @@ def block_unfinished(
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
 
 
+def tell_authors(context: WriteContext, project: Project, retired: Agent) -> None:
+    """Send each author of unclaimed tasks for a retired agent one message that lists them."""
+    for titles in context.tx.unclaimed_tasks(project.id, f"{AGENT}{retired.id}").values():
+        lines = [f"- {task_id} ({title})" for task_id, title in list(titles.items())[:AT_ONCE]]
+        lines += [f"- {len(titles) - AT_ONCE} more"] if len(titles) > AT_ONCE else []
+        text = (
+            f"{retired.name} was retired, so nobody can claim these tasks for {retired.name}:\n\n"
+            + "\n".join(lines)
+            + "\n\nAssign each of them to others with update_task, or cancel it."
+        )
+        first = find_task(context, project, min(titles))
+        _tell(context, project, first, retired, f"{retired.name} was retired", text)
+
+
 def _leave_task(
     context: WriteContext,
     task: Task,
@@ -753,8 +784,8 @@ def _check_holder(
 
 def _story(context: ReadContext, project: Project, task: Task) -> str:
     """Describe the state of a task in a sentence that states who changed it, and when."""
-    ids = (task.holder_id, task.changed_by)
-    names = _names(context.tx, project, {agent_id for agent_id in ids if agent_id is not None})
+    agents = context.tx.agents_by_id([who for who in (task.holder_id, task.changed_by) if who is not None])
+    names = _names(context.tx, project, agents)
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
     match task.state:
         case "claimed":

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from postroom.contracts.clock import SET_BACK_MS, milliseconds
+from postroom.contracts.clock import SET_BACK_MS, duration_text, milliseconds
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
@@ -137,7 +137,7 @@ def refuse_unfit(schedule: Schedule) -> None:
         least, most = milliseconds(MIN_INTERVAL), milliseconds(_MAX_INTERVAL)
         if not least <= schedule.every_ms <= most:
             raise InvalidSchedule(
-                f"an interval must be from {MIN_INTERVAL.total_seconds():g} s to {_MAX_INTERVAL.days} days",
+                f"`every` must be from {duration_text(MIN_INTERVAL)} to {duration_text(_MAX_INTERVAL)}",
                 value=f"{schedule.every_ms / 1000:g} s",
                 remedy="choose another value for `every`",
             )
@@ -147,8 +147,8 @@ def refuse_unfit(schedule: Schedule) -> None:
     closest = schedule.every_ms or _closest(schedule, first)
     if not 0 <= schedule.jitter_ms < closest:
         raise InvalidSchedule(
-            f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two "
-            f"scheduled times",
+            f"`jitter` must be at least 0 and less than {duration_text(timedelta(milliseconds=closest))}, "
+            f"the shortest time between two scheduled times",
             value=f"{schedule.jitter_ms / 1000:g} s",
             remedy="choose a shorter `jitter`, or leave it out",
         )

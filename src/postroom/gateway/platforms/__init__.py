@@ -1,4 +1,4 @@
-"""The adapters of chat platforms, from postroom itself and from plug-ins. Each is loaded on demand."""
+"""The adapters of chat platforms, from postroom and from plug-ins, which are loaded on demand."""
 
 import importlib
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ ADAPTERS: Final[Mapping[Platform, str]] = MappingProxyType(
 )
 """The built-in platforms, with the module and class of each adapter."""
 PLUG_INS: Final = "postroom.channels"
-"""The entry-point group of channel plug-ins. Each entry maps a platform to its adapter as `module:class`."""
+"""The entry-point group of channel plug-ins. An entry maps a platform to an adapter, as `module:class`."""
 
 
 def plug_ins() -> dict[str, EntryPoint]:
-    """Return the installed channel plug-ins by platform. A plug-in cannot replace a built-in platform."""
+    """Return the installed channel plug-ins, keyed by platform, without those for built-in platforms."""
     return {
         entry_point.name: entry_point
         for entry_point in entry_points(group=PLUG_INS)
@@ -39,10 +39,10 @@ def plug_ins() -> dict[str, EntryPoint]:
 
 
 def adapter_of(platform: Platform) -> "type[BasePlatformAdapter]":
-    """Load the adapter of a platform and return its class.
+    """Load and return the adapter class of a platform.
 
     Raises:
-        ConfigError: No plug-in with this platform is installed, or the plug-in does not provide its adapter.
+        ConfigError: No plug-in for this platform is installed, or the plug-in does not provide an adapter.
     """
     if platform in ADAPTERS:
         module, _, name = ADAPTERS[platform].partition(".")

@@ -1,28 +1,28 @@
-"""The OpenAI protocol: clients talk to an agent through `/v1/chat/completions` or `/v1/responses`.
+"""The OpenAI protocol, in which clients call an agent as `/v1/chat/completions` or `/v1/responses`.
 
     POST ──▶ stored ──▶ waits for its turn in the session ──▶ the answer, piece by piece ──▶ end
 
-Each request must send the configured `api_key`, of at least 16 characters, as its bearer token.
+Each request must send the configured `api_key`, which has at least 16 characters, as its bearer token.
 
-A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
+The header `X-Postroom-Session` names a session, or the body does so with `conversation` or
 `previous_response_id`. The field `user` names a person, not a session. In a session, the server stores the
 conversation, so it reads only the user's last message and the tool results from `messages` or `input`.
-Without a session, each request contains its whole conversation. Whoever holds the key may write in every
+Without a session, each request contains its whole conversation. Every caller with the key may write in every
 session. Instructions, tools and settings are passed to agents that are models. Other agents refuse `tools`,
 `tool_choice` and `response_format` with an error that names the field.
 
 `Idempotency-Key` identifies the message. A request with the same key gets the same answer, or waits for it,
-and no message is processed twice. A request that failed or was cancelled has no answer, so repeating it
+and no message is processed twice. A request that failed or was cancelled has no answer, so its repetition
 starts a new run.
 
-Without a key, a request that declares itself a retry (`x-stainless-retry-count`) repeats the newest equal
-request of the last hour. An equal request with the same history is also a repetition if the caller of the
+Without a key, a request with the header of a retry (`x-stainless-retry-count`) repeats the newest equal
+request of the last hour. An equal request with the same history is also a repetition, if the caller of the
 earlier request got no answer. Equal text alone does not make a repetition: in a session, a request without
 history is a new message. Each answer and each timeout (504) contains the key with which the request can be
-repeated. Requests and answers that are not in memory are read from the store, so the same rules apply after a
+repeated. Requests and answers that are not in memory are read from the store. So the same rules apply after a
 restart, for as long as inbound messages are kept.
 
-If the caller hangs up, its run is cancelled, unless the request set `background`, or the run also answers
+If the caller disconnects, its run is cancelled, unless the request set `background`, or the run also answers
 another caller who is still waiting.
 """
 
@@ -88,7 +88,7 @@ from postroom.sse import SseResponse
 _LOG = get_logger(__name__)
 
 
-# The names of sessions, messages and responses in the OpenAI protocol. Pure functions.
+# Pure functions for the names of sessions, messages and responses in the OpenAI protocol.
 
 
 KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
@@ -97,14 +97,14 @@ _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
 
 
 def response_id_of(chat_id: str, message_id: str) -> str:
-    """Return the response id for a message. The id encodes the message, so no table of ids is needed."""
+    """Return the response id of a message. The id encodes the message, so no table of ids is needed."""
     names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
     data = "\0".join(names).encode()
     return f"resp_{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
 
 
 def read_response_id(response_id: str) -> tuple[str, str] | None:
-    """Return the session and the message of a response id; None if it is not valid."""
+    """Return the session and the message that a response id encodes; None if the id is invalid."""
     text = response_id.removeprefix("resp_")
     if text == response_id or not _RESPONSE_ID.fullmatch(text):
         return None
@@ -119,16 +119,16 @@ def read_response_id(response_id: str) -> tuple[str, str] | None:
 
 
 def own_session(key: str) -> str:
-    """Return the session of a request that names no session. Repetitions of the request get the same one."""
+    """Return the session of a request that names none. Repetitions of the request have the same session."""
     return f"once-{digest(key)}"
 
 
 def digest(*parts: str) -> str:
-    """Return a stable digest of 48 characters for these texts."""
+    """Return a stable digest of texts, with 48 characters."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
 
 
-# Parsing of the conversation in a request of the OpenAI protocol. Pure functions.
+# Pure functions that parse the conversation in a request of the OpenAI protocol.
 
 
 MAX_PART_LENGTH: Final = 64 * 1024
@@ -178,9 +178,9 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
 
 
 def check_results(told: Sequence[Message]) -> None:
-    """Refuse a tool result if no earlier message of the request contains the matching tool call.
+    """Refuse a tool result whose tool call is in no earlier message of the request.
 
-    Do not call this for a request in a session: there, the call may be in the stored history.
+    Do not call this function for a request in a session, because the stored history may contain the call.
     """
     called = {call.id for message in told for call in message.tool_calls}
     for message in told:
@@ -194,7 +194,7 @@ def check_results(told: Sequence[Message]) -> None:
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
     """Parse one entry of a conversation.
 
-    Return None for an entry that is skipped, such as a model's reasoning.
+    Return None for an entry that is ignored, such as a model's reasoning.
     """
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
@@ -239,7 +239,7 @@ def _attachment(block: ContentBlock) -> Attachment:
 
 
 def _join_calls(said: Sequence[Message]) -> tuple[Message, ...]:
-    """Merge successive tool calls into one message, because the Responses API lists each call separately."""
+    """Merge successive tool calls, which the Responses API lists separately, into one message."""
     joined: list[Message] = []
     for message in said:
         before = joined[-1] if joined else None
@@ -329,7 +329,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Decode a data URL into its bytes and its type; return None for both if the text is not a data URL."""
+    """Return the bytes and the type of a data URL; None for both if the text is not a data URL."""
     match = _FILE.fullmatch(ref)
     if match is None:
         return None, None
@@ -339,11 +339,11 @@ def decoded(ref: str) -> tuple[bytes | None, str | None]:
         return None, None
 
 
-# The OpenAI protocol as values: the content of a request, and the shapes of answers. Pure functions.
+# Pure functions for the content of requests and the form of answers.
 #
 # Without a session, a request contains its whole conversation. In a session, the server stores the
-# conversation, and only the request's last message and its tool results are new. Tools and settings go to the
-# model.
+# conversation, and only the last message of the request and its tool results are new. Tools and settings are
+# passed to the model.
 
 
 UNSUPPORTED: Final = "unsupported_parameter"
@@ -359,12 +359,12 @@ _MAX_SEED_LENGTH: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A type of field values: its description for people, and its validation."""
+    """The type of a field: a description of its values, and their validation."""
 
     words: str
     fits: Callable[[Json], bool]
     code: str = "invalid_value"
-    """The error code if the value is invalid."""
+    """The error code for an invalid value."""
 
 
 def _integer(least: int, most: int) -> _Kind:
@@ -437,12 +437,12 @@ _FIELDS: Final[Mapping[str, _Kind]] = {
     "prompt_cache_key": _TEXT,
     "prompt_cache_retention": _TEXT,
 }
-"""The type of each field whose value is validated but not used in this module."""
+"""The type of each field whose value is only validated here."""
 _PASSED_ON: Final = (
     *("tool_choice", "response_format", "parallel_tool_calls", "stop", "seed", "presence_penalty"),
     *("frequency_penalty", "logit_bias", "verbosity"),
 )
-"""The fields that are passed to the model's endpoint unchanged."""
+"""The fields that are passed unchanged to the endpoint of the model."""
 _NOT_IN_CHAT: Final = {
     "functions": "; send `tools`",
     "function_call": "; send `tool_choice`",
@@ -465,7 +465,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("prompt_cache_retention", "stream_options"),
     }
 )
-"""Fields that are accepted but do not affect the answer; some of them are echoed in the response."""
+"""Fields that are accepted, but have no effect on the answer. The response echoes some of them."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
     *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
@@ -482,24 +482,24 @@ class Asked:
     """The parsed content of a request."""
 
     text: str
-    """The user's last message; empty if a tool result comes last."""
+    """The user's last message; empty if the last entry is a tool result."""
     media: tuple[Attachment, ...] = ()
     earlier: tuple[Message, ...] = ()
-    """The earlier messages of the conversation, from the request."""
+    """The earlier messages of the conversation, as the request contains them."""
     results: tuple[Message, ...] = ()
-    """The tool results in `earlier` that belong to the tool calls of the last answer."""
+    """Those tool results in `earlier` that answer the tool calls of the last answer."""
     instructions: str = ""
     tools: tuple[ToolDescriptor, ...] = ()
     overrides: InferenceOverride | None = None
     stream: bool = False
     include_usage: bool = False
     session: str | None = None
-    """The session named in the body."""
+    """The session that the body names."""
     previous: str | None = None
     """The id of the previous response that this request continues."""
     store: bool = True
     background: bool = False
-    """Whether the run continues if the caller hangs up."""
+    """Whether the run continues if the caller disconnects."""
     shown: Mapping[str, Json] = field(default_factory=dict)
     """The request fields that the response echoes."""
 
@@ -507,19 +507,19 @@ class Asked:
     def fingerprint(self) -> str:
         """Return the fingerprint of the content.
 
-        Requests with the same key must have the same fingerprint.
+        All requests with one key must have the same fingerprint.
         """
         values = (
             *(self.text, self.media, self.earlier, self.instructions, self.tools),
             *(self.overrides, self.previous),
-            *((True,) if self.background else ()),  # no False, or older fingerprints change
+            *((True,) if self.background else ()),  # a False would change earlier fingerprints
         )
         return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return the parts of the request that are stored with the message and used by its run.
+        """Return the parts of the request that are stored with the message for its run.
 
-        In a session, the conversation is omitted except for new tool results, because the server stores it.
+        In a session, only new tool results are contained: the server stores the rest of the conversation.
         """
         return CallerRequest(
             instructions=self.instructions,
@@ -590,7 +590,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
 
 
 def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: Mapping[str, str]) -> None:
-    """Refuse unknown or unsupported fields, naming the field."""
+    """Refuse a request with an unknown or unsupported field, and name the field."""
     for name, instead in absent.items():
         if data.get(name) not in (None, False):
             raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
@@ -607,7 +607,7 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
 
 
 def _check_value(value: Json, name: str, kind: _Kind) -> None:
-    """Refuse a value of the wrong type. A field that is null counts as absent."""
+    """Refuse a value of the wrong type. A field with the value null counts as missing."""
     if value is not None and not kind.fits(value):
         given_text = json.dumps(value, ensure_ascii=False)
         shown = given_text if len(given_text) <= _SHOWN else f"{given_text[:_SHOWN]}…"
@@ -666,7 +666,7 @@ def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> 
 
 
 def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
-    """Convert the settings of a Responses request to those of a chat completion."""
+    """Convert the settings of a Responses request to the settings of a chat completion."""
     named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
     more = {name: data[name] for name in named if data.get(name) is not None}
     choice, text = data.get("tool_choice"), data.get("text")
@@ -743,7 +743,7 @@ def echoed(data: Mapping[str, Json]) -> dict[str, Json]:
     return {name: data[name] for name in _ECHOED if data.get(name) is not None}
 
 
-# The shapes of answers in the OpenAI protocol. Pure functions.
+# Pure functions for the form of answers in the OpenAI protocol.
 
 
 def error_body(refusal: Refused) -> dict[str, Any]:
@@ -776,17 +776,17 @@ _FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
     errors.NoModelEndpoint: (502, "model_endpoint_missing"),
     errors.StoreError: (503, "unavailable"),
 }
-"""The HTTP status and code of each error class; other classes use those of their nearest base class."""
+"""The HTTP status and code of each error class. Other classes use those of their nearest base class."""
 _KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 
 
 def failure_of(error: str, code: str | None = None) -> Refused:
-    """Return the refusal for a request whose run failed, or that was never run."""
+    """Return the error response for a request whose run failed, or that got no run."""
     kind = _KINDS.get(code or "", errors.PostroomError)
     status, text = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
     named = re.search(r"`(\w+)`", error) if text == "unsupported_parameter" else None
     refused = Refused(status, text, error, param=named[1] if named else None)
-    if text != "busy":  # the run was already retried, so the SDK must not retry
+    if text != "busy":  # the server has retried the run, so the SDK must not retry
         refused.headers["x-should-retry"] = "false"
     return refused
 
@@ -798,19 +798,19 @@ def model_named(model: str, created: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A complete answer: its text, the tools that the caller should call, and the tokens that it used."""
+    """A complete answer, with the tools that the caller must call, and the number of tokens."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
     usage: tuple[int, int] = (0, 0)
     is_cut: bool = False
-    """Whether the answer was cut off by a limit of the model or of the run."""
+    """Whether a limit of the model or of the run cut the answer off."""
     is_cancelled: bool = False
-    """Whether the caller cancelled the request; the text is then the partial answer."""
+    """Whether the caller cancelled the request. The text is then the partial answer."""
     failure: Refused | None = None
     """The reason why there is no answer."""
     reasoning: str = ""
-    """The reasoning of the model, which is not part of the text."""
+    """The model's reasoning. It is not part of the text."""
 
     @property
     def is_partial(self) -> bool:
@@ -819,7 +819,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Build the answer from its text and a channel's details; see `Metadata`."""
+        """Return an answer with this text and these details; see `Metadata`."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -839,7 +839,7 @@ def _arguments(call: ToolCall) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShape:
-    """Builds the JSON objects of one chat completion."""
+    """Creates the JSON objects of one chat completion."""
 
     completion_id: str
     model: str
@@ -864,7 +864,7 @@ class ChatShape:
     def end(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
         """Return the last chunks of a stream.
 
-        Usage is in the last chunk, or in a separate one if requested.
+        The usage is in the last chunk, or in a separate chunk if the request asks for this.
         """
         calls = [{"index": index, **item} for index, item in enumerate(self._calls(answer.calls))]
         pieces = [self.piece({"tool_calls": calls})] if calls else []
@@ -910,7 +910,7 @@ def _response_usage(answer: Answer) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ResponseShape:
-    """Builds the JSON objects of one response."""
+    """Creates the JSON objects of one response."""
 
     response_id: str
     chat_id: str
@@ -921,7 +921,7 @@ class ResponseShape:
 
     @property
     def is_background(self) -> bool:
-        """Whether the run continues if the caller hangs up."""
+        """Whether the run continues if the caller disconnects."""
         return bool(self.asked.get("background"))
 
     @property
@@ -946,7 +946,7 @@ class ResponseShape:
     def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
         """Return the item for the model's reasoning.
 
-        Until its status is `completed`, the item has no text.
+        The item has no text until its status is `completed`.
         """
         return {
             "id": f"rs_{digest(self.response_id)}",
@@ -957,7 +957,7 @@ class ResponseShape:
         }
 
     def call(self, call: ToolCall, status: str = "completed") -> dict[str, Any]:
-        """Return the item for a tool that the caller should call."""
+        """Return the item for a tool that the caller must call."""
         return {
             "id": f"fc_{digest(self.response_id, call.id)}",
             "type": "function_call",
@@ -985,7 +985,7 @@ class ResponseShape:
     ) -> dict[str, Any]:
         """Return the response in its current state.
 
-        Without an answer, its status is `unanswered`, and its text is `so_far`.
+        Without an answer, the response has the status `unanswered` and the text `so_far`.
         """
         failure = None if answer is None else answer.failure
         is_done = answer is not None and failure is None
@@ -1034,11 +1034,11 @@ class ResponseShape:
         }
 
 
-# Exchanges of the API, their known answers, and their waiting callers. In memory.
+# Exchanges: the messages of the API with their known answers and their waiting callers, in memory.
 #
 #     opened ──▶ drafts grow, parts arrive ──▶ final ──▶ forgotten, the oldest first, when there are too many
 #
-# While a caller reads an answer as a stream, the answer only grows, because sent text cannot be recalled.
+# While a caller reads an answer as a stream, the answer only grows, because sent text cannot be withdrawn.
 
 
 SIGN_OF_LIFE: Final = ": waiting\n\n"
@@ -1053,7 +1053,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Exchange:
-    """A message, and its answer as far as it has been received."""
+    """A message, and the part of its answer that has been received so far."""
 
     def __init__(self, chat_id: str, message_id: str) -> None:
         self.chat_id = chat_id
@@ -1061,26 +1061,22 @@ class Exchange:
         self.fingerprint: str | None = None
         """The fingerprint of the message; None if this process did not receive it."""
         self.answer: Answer | None = None
-        """The complete answer; None until it is complete."""
+        """The complete answer; None as long as it is incomplete."""
         self.since = 0
-        """When the message was first received, as far as this process knows; 0 if it does not know."""
+        """When the message was first received; 0 if this process does not know the time."""
         self.is_collected = False
-        """Whether a caller has received the answer, or the id with which it can be fetched."""
+        """Whether a caller has received the answer, or the id with which the answer can be fetched."""
         self.is_background = False
         """Whether the run continues when no caller waits."""
         self.is_cancelled = False
-        """Whether the caller hung up or cancelled the request before there was an answer."""
+        """Whether the caller disconnected or cancelled the request before there was an answer."""
         self.has_begun_again = False
-        """Whether an attempt failed after it had begun the answer, and a later attempt wrote the answer anew.
-        """
+        """Whether an attempt failed in the middle of the answer, and a later attempt wrote it again."""
         self.reasoning = ""
-        """The model's reasoning as far as it has been received."""
+        """The part of the model's reasoning that has been received so far."""
         self.waits: set[Wait] = set()
         self.asked = ""
-        """All text up to the agent's last question.
-
-        The text up to that question is not part of the answer.
-        """
+        """All text up to the agent's last question, which is not part of the answer."""
         self._parts: list[tuple[str, str]] = []
 
     @property
@@ -1090,22 +1086,22 @@ class Exchange:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        """Whether there will be no answer: the request was cancelled or rejected, or its run failed."""
         return self.is_cancelled or (self.answer is not None and self.answer.failure is not None)
 
     @property
     def text(self) -> str:
-        """The answer as far as it has been received."""
+        """The part of the answer that has been received so far."""
         return _BETWEEN.join(text for _, text in self._parts if text)
 
     @property
     def size(self) -> int:
-        """The number of characters that the exchange holds in memory."""
+        """The number of characters of the exchange in memory."""
         return len(self.asked) + len(self.reasoning) + sum(len(text) for _, text in self._parts)
 
     @property
     def sure(self) -> str:
-        """The text that will not change: the agent's questions, and the settled part of the answer."""
+        """The text that will not change: the agent's questions, and the final part of the answer."""
         text = self.answer.text if self.answer is not None else settled(self.text)
         return _BETWEEN.join(filter(None, (self.asked, text)))
 
@@ -1114,7 +1110,7 @@ class Exchange:
         return any(known_value == part_id for known_value, _ in self._parts)
 
     def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
-        """Add a part of the answer, or extend the last one. After the final part, nothing changes."""
+        """Add a part of the answer, or extend the last part; ignore a part after the final one."""
         if self.is_final:
             return
         if self._parts and grows_from(self._parts[-1][1], text):
@@ -1131,7 +1127,7 @@ class Exchange:
             self._told(final, details)
 
     def ask(self, text: str) -> None:
-        """Show a question, with the text before it. The answer begins after it."""
+        """Show a question after the text so far. The answer begins after the question."""
         if self.is_final or self.asked.endswith(text):
             return
         if self._parts and grows_from(self._parts[-1][1], text):
@@ -1142,14 +1138,14 @@ class Exchange:
 
     @property
     def so_far(self) -> str:
-        """The agent's questions, and the answer as far as it has been received."""
+        """The agent's questions, and the part of the answer that has been received so far."""
         return _BETWEEN.join(filter(None, (self.asked, self.text)))
 
     def cancel(self, text: str | None = None) -> None:
-        """End the answer as cancelled, with the text so far; an answer that is already final is unchanged.
+        """End the answer as cancelled, with the text so far; do not change a final answer.
 
-        If the run was cancelled, `text` is what had been received before. It replaces a final answer, which
-        can only say that the run was stopped.
+        If the run was cancelled, `text` is the text before that. It also replaces a final answer, which can
+        only say that the run was stopped.
         """
         if self.answer is None or text is not None:
             self.is_cancelled = True
@@ -1172,7 +1168,7 @@ class Wait:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.thought = ""
-        """The reasoning that arrived with the newest delta."""
+        """The new reasoning that belongs to the newest delta."""
         self._ended: Refused | None = None
         self._beats = False
         self._news = asyncio.Event()
@@ -1187,19 +1183,19 @@ class Wait:
         self.wake()
 
     def end(self, refusal: Refused) -> None:
-        """End the wait with this refusal."""
+        """End the wait: the request gets this error."""
         self._ended = refusal
         self.wake()
 
     async def end_with(self, receive: Receive) -> None:
-        """End the wait when the caller hangs up."""
+        """End the wait when the caller disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.end(Refused(503, _HUNG_UP, "the caller closed the connection"))
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the caller hung up before it was sent an answer or an error."""
+        """Whether the caller disconnected before there was an answer or an error."""
         is_refused = self._ended is not None and self._ended.code != _HUNG_UP
         return not self.exchange.is_final and not is_refused
 
@@ -1226,7 +1222,7 @@ class Wait:
         return answer
 
     async def deltas(self) -> AsyncGenerator[str]:
-        """Yield the answer in pieces as it grows. An empty piece means new reasoning, or is a heartbeat.
+        """Yield the answer in pieces as it grows. An empty piece means new reasoning or a heartbeat.
 
         Raises:
             Refused: The wait was ended, or there will be no answer.
@@ -1240,7 +1236,7 @@ class Wait:
                 self.collected()
             new = sure[len(text) :] if sure.startswith(text) else ""
             if final and not _goes_on(text, sure):
-                new = f"{_BETWEEN}{sure}"  # the sent text is neither the beginning nor the end of the answer
+                new = f"{_BETWEEN}{sure}"  # the answer neither begins nor ends with the sent text
             reasoning = self.exchange.reasoning
             self.thought = reasoning[len(reasoned) :] if reasoning.startswith(reasoned) else ""
             if new or self.thought:
@@ -1255,7 +1251,7 @@ class Wait:
                 yield ""
 
     def _broken(self) -> Refused:
-        """Return the failure for a caller who has already received the beginning of a different answer."""
+        """Return the error for a caller who has received the beginning of another answer."""
         answer = self.exchange.answer
         if answer is not None and answer.failure is not None:
             return answer.failure
@@ -1275,14 +1271,14 @@ class Wait:
 
 
 def _goes_on(told: str, sure: str) -> bool:
-    """Return whether the complete answer is consistent with the text that was already sent."""
+    """Return whether the complete answer agrees with the text that was sent already."""
     return sure.startswith(told) or told.endswith(sure)
 
 
 def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
-    """Refuse a key that an earlier request with a different fingerprint used.
+    """Refuse an idempotency key if an earlier request used it with another fingerprint.
 
-    None means an unknown fingerprint, which is accepted.
+    If `earlier` is None, the fingerprint is unknown, and the key is accepted.
 
     Raises:
         Refused: The fingerprints differ.
@@ -1294,7 +1290,7 @@ def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
 
 
 class Exchanges:
-    """The known messages with their answers."""
+    """The exchanges in memory, with the requests that wait for them."""
 
     def __init__(self) -> None:
         self._exchanges: OrderedDict[tuple[str, str], Exchange] = OrderedDict()
@@ -1306,7 +1302,7 @@ class Exchanges:
         return self._waiting
 
     def ask(self, chat_id: str, message_id: str, fingerprint: str) -> Wait:
-        """Begin to wait for the answer to a message; the answer may exist already.
+        """Begin to wait for the answer to a message, which may exist already.
 
         Raises:
             Refused: The message id was used for other content, or too many requests wait.
@@ -1332,7 +1328,7 @@ class Exchanges:
             self._waiting -= 1
 
     def forget(self, exchange: Exchange) -> None:
-        """Forget an exchange whose message was not stored, unless another caller is waiting for it."""
+        """Remove an exchange whose message was not stored, unless another caller waits for it."""
         if not exchange.waits and not exchange.size:
             self._exchanges.pop((exchange.chat_id, exchange.message_id), None)
 
@@ -1346,19 +1342,19 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Add a part of the answer to messages of a chat, whether or not a request waits for it."""
+        """Add a part of an answer to the exchanges of these messages, even if no request waits."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)
 
     def asked(self, chat_id: str, message_ids: Iterable[str], text: str) -> None:
-        """Show a question to the callers who wait for the answer to these messages."""
+        """Show a question to the callers who wait for the answers to these messages."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.ask(text)
 
     def recall(self, chat_id: str, message_id: str, asked: str) -> None:
-        """Put questions that another process showed before the text of this exchange; "" has no effect."""
+        """Put the questions that another process has shown before the text of an exchange."""
         exchange = self._exchanges.get((chat_id, message_id))
         if asked and not (exchange and (exchange.asked or exchange.is_final)):
             (exchange or self._open_stream(chat_id, message_id)).asked = asked
@@ -1373,9 +1369,9 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> bool:
-        """Replace the text of a sent part; return whether the part is known.
+        """Replace the text of a part that was sent; return whether the part is known.
 
-        The part then also answers the messages that its run has read since the part was sent.
+        The part also becomes an answer to the messages that its run has read since then.
         """
         exchanges = [
             exchange
@@ -1428,20 +1424,20 @@ class Exchanges:
 
 
 def data_event(data: Mapping[str, Any]) -> str:
-    """Return one server-sent event with JSON data, in the form of chat completions."""
+    """Return a server-sent event with JSON data, in the form of chat completions."""
     return f"data: {json.dumps(data)}\n\n"
 
 
 class _ResponseEvents:
-    """Builds the numbered events of one response.
+    """Creates the numbered events of one response.
 
-    In a background response, a delta takes as many numbers as it has characters. So a number denotes the same
-    position in every stream of the response, however its text is divided into deltas. A reader can continue
-    from any number.
+    In a background response, a delta counts as many numbers as it has characters. So a number means the same
+    position in every stream of the response, although each stream divides the text into other deltas. A
+    reader can continue after any number.
     """
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
-        """Events with numbers up to `after` are omitted."""
+        """Omit the events with numbers up to `after`."""
         self.text = self.reasoning = ""
         self._shape = shape
         self._has_message = False
@@ -1449,7 +1445,7 @@ class _ResponseEvents:
         self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event, or a heartbeat if the reader already has the event."""
+        """Return an event, or a heartbeat if the reader has the event already."""
         number, self._count = self._count, self._count + 1
         if number <= self._after:
             return SIGN_OF_LIFE
@@ -1467,10 +1463,10 @@ class _ResponseEvents:
     def thought(self, delta: str) -> Iterator[str]:
         """Yield the events for new reasoning.
 
-        Once the text has started, no reasoning is sent, because its item is complete.
+        After the first text, no reasoning is sent, because the item of the reasoning is complete.
 
-        A background response has no such events. The events of a background response are numbered so that a
-        client can continue after a server restart. Reasoning is not stored, so the numbers would change.
+        A background response has no such events: a client can continue its numbered events after a restart of
+        the server. Reasoning is not stored, so after a restart, the numbers would mean other positions.
         """
         if not delta or self._has_message or self._shape.is_background:
             return
@@ -1490,7 +1486,7 @@ class _ResponseEvents:
             yield self.event("response.output_item.done", output_index=0, item=item)
 
     def said(self, delta: str) -> Iterator[str]:
-        """Yield the events for more text. The first of them also begins the message."""
+        """Yield the events for more text; before the first text, yield the events that begin the message."""
         shape = self._shape
         if not self._has_message:
             yield from self._thought_whole()
@@ -1533,7 +1529,8 @@ class _ResponseEvents:
 async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
     """Yield the events of a response whose numbers are greater than `after`.
 
-    The last event of a failed response is `response.failed`; if no answer arrives in time, it is `error`.
+    The last event of a failed response is `response.failed`. If no answer arrives in time, the last event is
+    `error`.
     """
     events = _ResponseEvents(shape, after)
     yield events.event("response.created", response=shape.whole())
@@ -1556,21 +1553,21 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
         yield value
 
 
-# Repeated requests: found by key, count of retries or position, in memory and in the store.
+# Repeated requests. They are recognised by key, header or position in the conversation.
 
 
 _LOOK_EVERY_MS: Final = 1_000
-"""How often the store is checked for an answer that another server has given."""
+"""The interval at which the store is checked for an answer from another server."""
 RETRIED_WITHIN_MS: Final = 3_600_000
-"""The period within which a request without a key may be a repetition. Clients wait ten minutes or more."""
+"""The time after which an equal request is no repetition. Clients wait ten minutes or more."""
 _NEWEST: Final = 6
-"""How many of the newest equal requests are compared to find the one that a request repeats."""
+"""The number of newest equal requests among which the repeated request is searched."""
 _MAX_COUNTS: Final = 2_000
 _MAX_FAILED: Final = 20
 
 
 class Repeats:
-    """Finds earlier requests, including those received before this process started."""
+    """Finds the earlier request that a request repeats, even if another process received it."""
 
     def __init__(
         self,
@@ -1583,10 +1580,10 @@ class Repeats:
         self._clock = clock
         self._began = clock.now()
         self._counts: OrderedDict[tuple[str | None, str, int], int] = OrderedDict()
-        """The number of equal requests that at least exist, keyed by session, digest and hour."""
+        """A lower bound of the number of equal requests, keyed by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
-        """Return whether the message already has its answer; read the store if necessary.
+        """Return whether a message already has its answer; read the store if necessary.
 
         Raises:
             Refused: The message had other content.
@@ -1603,7 +1600,7 @@ class Repeats:
         return _copy_answer(exchange, known_message)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
-        """Poll the store until another server has given the answer."""
+        """Poll the store until it contains the answer from another server."""
         while not exchange.is_final:
             await timer.sleep(_LOOK_EVERY_MS)
             try:
@@ -1614,13 +1611,13 @@ class Repeats:
     async def key_of(
         self, session: str | None, told: str, *, is_again: bool, has_history: bool = False
     ) -> str:
-        """Return the key for a request that has no key of its own.
+        """Return the idempotency key for a request that has none.
 
-        A request that declares itself a retry gets the key of an equal request whose caller has no answer,
-        otherwise the key of the newest equal request. Any other request gets the key of an identical request
-        whose caller has no answer, provided that their histories show the same position in the conversation.
-        Otherwise, or if the equal request failed or was cancelled, the request gets a new key. Only the
-        newest six equal requests of the last hour are compared.
+        A request with the header of a retry gets the key of an equal request whose caller got no answer, or
+        else the key of the newest equal request. Another request gets the key of an equal request whose
+        caller got no answer, if its history shows the same position in the conversation. In all other cases,
+        the request gets a new key. Requests that failed or were cancelled do not count, and only the newest
+        six equal requests of the last hour do.
         """
         now = self._clock.now()
         hour = now // RETRIED_WITHIN_MS
@@ -1640,10 +1637,9 @@ class Repeats:
             earlier_one = known_message or exchange
             if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
                 continue
-            # Whether the caller of a request got no answer and no longer waits for it.
-            # This is unknown for a request that this process did not receive. If `is_again`, return False
-            # for it. Otherwise, return True if the request is older than this process, and is not a
-            # background request.
+            # Find out whether the caller of a request got no answer and no longer waits. This is unknown for
+            # a request that this process did not receive. Then assume that the caller got an answer if
+            # `is_again`, if the request is newer than this process, or if it is a background request.
             if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
                 is_background = known_message is not None and "background" in known_message.event.metadata
                 was_missed = not is_again and since < self._began and not is_background
@@ -1658,7 +1654,7 @@ class Repeats:
             key = f"auto-{told}-{hour}-{here}"
             if self._exchanges.find(session or own_session(key), key) is None:
                 return key
-            here += 1  # another equal request arrived meanwhile
+            here += 1  # another equal request has arrived in the meantime
 
     async def _count(self, session: str | None, told: str, hour: int) -> int:
         """Return the number of equal requests within an hour, with a logarithmic number of reads."""
@@ -1681,10 +1677,10 @@ class Repeats:
         return counted
 
     async def key_in_use(self, session: str | None, key: str, fingerprint: str) -> str:
-        """Return this key or, if the request with this key failed or was cancelled, a successor of the key.
+        """Return the key, or another key derived from it if the request with the key failed or was cancelled.
 
         Raises:
-            Refused: The request with the key had other content, or each of twenty such requests failed.
+            Refused: The request with the key had other content, or twenty such requests failed.
         """
         for number in range(_MAX_FAILED):
             name = f"again-{number}-{digest(key)}" if number else key
@@ -1705,7 +1701,7 @@ class Repeats:
 
 
 def _copy_answer(exchange: Exchange, known: KnownMessage | None) -> bool:
-    """Copy the stored answer, if any, into an exchange, and return whether the exchange has an answer."""
+    """Copy a stored answer into an exchange; return whether the exchange has an answer."""
     if known is not None and known.is_cancelled:
         exchange.cancel()
     elif known is not None and known.answer is not None:
@@ -1723,11 +1719,11 @@ class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.api_server]."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
-    """How long a request waits for its answer. The limit of OpenAI's SDK is 600 s."""
+    """How long a request waits for its answer, in seconds. OpenAI's SDK waits 600 s."""
     model: Annotated[str, Meta(min_length=1, extra={"write": "a text that is not empty"})] = "postroom"
     """The name of the only model in the list of models."""
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
-    """The largest image."""
+    """The maximum size of an image."""
 
     def __post_init__(self) -> None:
         if not self.model.isprintable():
@@ -1775,7 +1771,7 @@ class ApiServerAdapter(HttpAdapter):
     lease = None  # each server answers its own requests
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the protocol's routes; a client's base URL ends with `/v1`."""
+        """Return the routes of the protocol. The base URL for clients ends with `/v1`."""
         return (
             Route("/v1/chat/completions", self._serve(self._complete), methods=["POST"]),
             Route("/v1/responses", self._serve(self._respond), methods=["POST"]),
@@ -1786,9 +1782,9 @@ class ApiServerAdapter(HttpAdapter):
         )
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return a refusal as `HttpAdapter.refuse` does.
+        """Return the response for a refusal by the server.
 
-        For an unknown path, the refusal lists the known paths.
+        For an unknown path, the response lists the known paths.
         """
         if status == HTTPStatus.NOT_FOUND:
             known_values = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
@@ -1796,9 +1792,9 @@ class ApiServerAdapter(HttpAdapter):
         return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
-        """Refuse all requests, including waiting ones.
+        """Refuse all requests, including requests that wait for an answer.
 
-        The messages of waiting requests are stored and still get answers.
+        The messages of waiting requests are stored, and will be answered.
         """
         self._exchanges.end(
             Refused(503, "stopping", "the server is shutting down; send the request again", retry_after=5)
@@ -1892,7 +1888,7 @@ class ApiServerAdapter(HttpAdapter):
     async def _cancel(self, request: Request) -> Response:
         """Cancel the run of a response and return the response.
 
-        A response that has its answer is unchanged.
+        A response that has its answer does not change.
         """
         self._check_key(request)
         value = await self._response(request.path_params["id"])
@@ -1906,7 +1902,7 @@ class ApiServerAdapter(HttpAdapter):
             known_message.event.metadata["response"],
         )
         answer = self._find_answer(chat_id, message_id, known_message)
-        # An earlier cancellation may be stored without having reached its run. This one completes it.
+        # An earlier cancellation may be stored, but may not have reached its run. Complete it.
         is_open = answer is None or known_message.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
@@ -1929,7 +1925,7 @@ class ApiServerAdapter(HttpAdapter):
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
-        """Return the session, the id and the message of a response; None if it must not be shown."""
+        """Return the session, the message id and the message of a response; None if it must not be shown."""
         names = read_response_id(response_id)
         known_message = None if names is None else await self._look_up(*names)
         if (
@@ -1946,7 +1942,7 @@ class ApiServerAdapter(HttpAdapter):
             and not known_message.is_cancelled
             and (exchange is None or not exchange.asked)
         ):
-            # Another process has shown the questions: this one was restarted, or is one of several servers.
+            # Another process has shown the questions, because this process is new or one of several servers.
             cards = await self._receiver().cards_of(self._source(chat_id), message_id)
             self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_question_text, cards)))
         return *names, known_message
@@ -2069,7 +2065,7 @@ class ApiServerAdapter(HttpAdapter):
     # Waiting callers.
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
-        """Wait for the final answer and return it, unless the client disconnects or the time limit passes."""
+        """Return the final answer when it arrives, unless the caller disconnects or the time limit passes."""
         left = (
             None
             if wait.exchange.is_final
@@ -2115,7 +2111,7 @@ class ApiServerAdapter(HttpAdapter):
         self._exchanges.leave(wait)
 
     def _over(self, wait: Wait) -> None:
-        """End the wait of a finished request; if its caller has hung up, cancel the run."""
+        """End the wait of a finished request; cancel the run if the caller has disconnected."""
         exchange = wait.exchange
         self._leave(wait)
         is_stopping = self.liveness.state is not AdapterState.CONNECTED  # a shutdown ends requests, too
@@ -2124,18 +2120,18 @@ class ApiServerAdapter(HttpAdapter):
             self._tasks.start(self._abandon(exchange), name="hung up")
 
     async def _abandon(self, exchange: Exchange) -> None:
-        """Cancel the run of an exchange whose caller hung up."""
+        """Cancel the run of an exchange whose caller has disconnected."""
 
         async def cancel() -> bool:
             return await self._cancel_run(exchange.chat_id, exchange.message_id)
 
         try:
             exchange.is_cancelled = await retried(cancel, self._timer)
-        except (StoreError, Refused) as error:  # Refused: the channel has been disconnected meanwhile
+        except (StoreError, Refused) as error:  # Refused: the channel has been disconnected
             _LOG.warning("run.not_cancelled", message_id=exchange.message_id, reason=str(error))
 
     async def _cancel_run(self, chat_id: str, message_id: str) -> bool:
-        """Cancel the run that answers a message; return False if it continues or already has the answer."""
+        """Cancel the run that answers a message; return False if it continues or has answered already."""
 
         def is_waited_for(other: str) -> bool:
             exchange = self._exchanges.find(chat_id, other)
@@ -2165,9 +2161,9 @@ class ApiServerAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Pass a part of an answer to the waiting caller.
+        """Pass a part of an answer to the callers who wait for it.
 
-        If no caller waits, the part is only stored in the conversation.
+        If no caller waits, the answer is only in the stored conversation.
         """
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered_message(metadata, reply_to)
@@ -2178,7 +2174,7 @@ class ApiServerAdapter(HttpAdapter):
         return SendResult.sent(part_id)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Show a question, with the commands that answer it, to the waiting callers, who continue to wait."""
+        """Show a question, and the commands that answer it, to the waiting callers, who continue to wait."""
         read = (metadata or {}).get("read")
         if not read:
             return await super().send_card(chat_id, card, metadata)
@@ -2189,7 +2185,7 @@ class ApiServerAdapter(HttpAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Extend a part of an answer."""
+        """Replace the text of a part of an answer."""
         fields, answered = metadata or {}, _answered_message(metadata, None)
         if fields.get("begins_again"):
             self._exchanges.begin_again(chat_id, message_id)

@@ -1,12 +1,12 @@
-"""The base class of chat platform adapters, with its required and optional methods.
+"""The base class of the adapters of chat platforms, and the protocol of the gateway's inbound side.
 
     platform ──▶ adapter: a MessageEvent each ──▶ handle_message: stored ──▶ acknowledged to the platform
     platform ◀── adapter: send, edit, card, typing, react ◀── the gateway
 
-An adapter acknowledges a message to its platform (advances an offset, answers 200, acks an envelope) only
-after `handle_message` has returned, because then the message is on disk. If `handle_message` raises a
-`StoreError`, the adapter does not acknowledge the message, and the platform sends it again. An adapter knows
-nothing about sessions, agents or policies.
+An adapter acknowledges a message to its platform only after `handle_message` has returned, because then the
+message is on disk. (To acknowledge means to advance an offset, answer 200, or ack an envelope.) If
+`handle_message` raises a `StoreError`, the adapter does not acknowledge the message, and the platform sends
+it again. Adapters do not depend on sessions, agents or policies.
 """
 
 import asyncio
@@ -91,13 +91,13 @@ __all__ = [
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
 MAX_TRIES: Final = 3
-"""How often an update that triggers a bug in postroom is tried before it becomes a dead letter."""
+"""The number of attempts at an update that triggers a bug, before it becomes a dead letter."""
 MAX_RAW_LENGTH: Final = 200_000
-"""Maximum characters of a raw update that its dead letter keeps."""
+"""Maximum number of characters of a raw update that its dead letter contains."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
-"""Fields of a raw update that contain credentials.
+"""The fields of raw updates that contain credentials.
 
-Whoever reads these credentials could act as a person or as the bot.
+With these credentials, a reader of a dead letter could act as a person or as the bot.
 """
 _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
@@ -108,14 +108,14 @@ _BOT_TOKENS: Final = re.compile(
     r"|\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"  # Slack
     r"|\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
 )
-"""Matches bot tokens, which people sometimes paste into messages."""
+"""Matches bot tokens, because people sometimes paste them into messages."""
 _MAX_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
-"""The error code of a channel whose newest update triggered a bug and is being retried."""
+"""The error code of a channel that retries an update which triggered a bug."""
 _MAX_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
 TOO_OFTEN = "the platform's rate limit allows this only later"
-"""The reason for a message that was not sent yet because of the rate limit. The platform was not called."""
+"""The error text of a message that was not sent because of the rate limit, without calling the platform."""
 Metadata = Mapping[str, Json]
 """The details of a sent message, as far as they are known:
 
@@ -138,7 +138,7 @@ Metadata = Mapping[str, Json]
 
 
 def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return the metadata that an adapter needs to send a message to this chat; see `Metadata`."""
+    """Return the metadata with which an adapter sends a message to this chat; see `Metadata`."""
     metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
     return metadata | more
 
@@ -147,7 +147,7 @@ class Inbound(Protocol):
     """Receives the messages of an adapter."""
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message, which is durable when this returns. A message that is already stored is ignored.
+        """Store a message durably; ignore a message that is already stored.
 
         Raises:
             StoreError: The message could not be stored; do not acknowledge it to the platform.
@@ -172,7 +172,7 @@ class Inbound(Protocol):
         ...
 
     async def moved(self, source: SessionSource, chat_id: str) -> None:
-        """Process the change of a group's id: the group's sessions continue under the new id.
+        """Process the change of a group's id, so that the group's sessions continue under the new id.
 
         Raises:
             StoreError: As for `accept`.
@@ -188,7 +188,7 @@ class Inbound(Protocol):
         ...
 
     async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
-        """Return a stored message and its answer, if any; return None if the message is unknown.
+        """Return a stored message with its answer, if there is one; None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -196,9 +196,9 @@ class Inbound(Protocol):
         ...
 
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
-        """Return the questions that the run of an unanswered message has asked, with the text above them.
+        """Return the cards of the questions that an unanswered message's run asked last.
 
-        If the run has asked several times, only the questions that it asked last are returned.
+        The first card also contains the text above the questions.
 
         Raises:
             StoreError: The run could not be read.
@@ -206,7 +206,7 @@ class Inbound(Protocol):
         ...
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Hide the answer to a message; the conversation keeps it.
+        """Hide the answer to a message; the answer stays in the conversation.
 
         Raises:
             StoreError: As for `accept`.
@@ -216,10 +216,10 @@ class Inbound(Protocol):
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message, or withdraw the message if no run has read it.
+        """Cancel the run that answers a message; withdraw a message that no run has read.
 
-        A run continues if it also answers a background request, or a message whose id satisfies
-        `is_waited_for`. Return False if the run continues, or if the message already has its answer.
+        The run is not cancelled if it also answers a background request, or a message for which
+        `is_waited_for` returns true. Return False in that case, and if the message is already answered.
 
         Raises:
             StoreError: The cancellation could not be stored.
@@ -229,26 +229,26 @@ class Inbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMessage:
-    """A stored message with its answer, which is None as long as there is none."""
+    """A stored message, and its answer, if there is one already."""
 
     event: MessageEvent
     received_at: int
     answer: str | None = None
     details: Metadata = field(default_factory=dict)
-    """The answer's details as in `Metadata`: an error, tool calls, usage."""
+    """The details of the answer, such as an error, tool calls and usage; see `Metadata`."""
     is_forgotten: bool = False
     """Whether the answer must no longer be shown."""
     is_cancelled: bool = False
-    """Whether the caller hung up or cancelled the request before there was an answer."""
+    """Whether the caller disconnected or cancelled the request before there was an answer."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        """Whether there will be no answer: the message was cancelled or rejected, or its run failed."""
         return self.is_cancelled or self.details.get("error") is not None
 
 
 UNKNOWN_ACCOUNT: Final = "default"
-"""The account name of a bot that has not been connected yet, or that has no name."""
+"""The account name of a bot that has not been connected yet, or has no name."""
 
 
 class AdapterState(StrEnum):
@@ -261,7 +261,7 @@ class AdapterState(StrEnum):
     DEGRADED = "degraded"
     """Connected, but an update became a dead letter since the last manual connect.
 
-    The degraded state is only shown. The degraded state is never stored as the adapter's state.
+    This state is only displayed. `Liveness.state` is `connected` instead.
     """
     ELSEWHERE = "elsewhere"
     """Not connected, because another server on the same database holds the channel."""
@@ -272,14 +272,14 @@ class AdapterState(StrEnum):
 class Liveness:
     """The state of an adapter.
 
-    Receiving and sending are reported separately, because one may work while the other does not.
+    Receiving and sending have separate times, because one may work while the other does not.
 
     Times are in milliseconds since the epoch. A time is None if its event has not happened yet.
     """
 
     clock: Clock
     since: int | None = None
-    """When the adapter last became connected or disconnected."""
+    """When the state last changed between connected and not connected."""
     inbound_at: int | None = None
     """When receiving last showed activity, such as a completed poll or an answered heartbeat."""
     outbound_at: int | None = None
@@ -288,9 +288,9 @@ class Liveness:
     error: str | None = None
     retryable: bool = True
     refused: int = 0
-    """The number of requests with a wrong signature or secret, and of updates that could not be read."""
+    """The number of requests with a wrong signature or secret, plus the number of unreadable updates."""
     dead_updates: int = 0
-    """The number of updates that became dead letters because of a bug since the last manual connect."""
+    """The number of updates since the last manual connect that became dead letters because of a bug."""
     degraded_at: int | None = None
     """When the first of the `dead_updates` became a dead letter."""
     _state: AdapterState = AdapterState.STOPPED
@@ -333,17 +333,17 @@ class Liveness:
 
     @property
     def has_failed(self) -> bool:
-        """Whether receiving has ended, so that only a new call of `connect` can resume it."""
+        """Whether receiving has ended, so that only another call of `connect` can start it again."""
         return self._state is AdapterState.FAILED
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the platform can be called. Calls usually work even while receiving is being retried."""
+        """Whether the platform can be called. This is also true while the adapter retries to receive."""
         return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
     @property
     def may_come_back(self) -> bool:
-        """Whether a missing connection may come back without a change of the configuration."""
+        """Whether a lost connection may come back without a change of the configuration."""
         return self._state is not AdapterState.CONNECTED and (
             self._state is not AdapterState.FAILED or self.retryable
         )
@@ -354,7 +354,7 @@ class Liveness:
 
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:
-    """Return the pause after this many failed attempts: up to a minute, with random jitter."""
+    """Return the pause after `attempt` failed attempts: up to one minute, with random jitter."""
     longest = min(500 * 2 ** min(attempt, 10), _MAX_PAUSE_MS)
     return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
@@ -365,7 +365,7 @@ async def bounded(
     """Yield the pieces of a received body; `announced` is its Content-Length header, if there is one.
 
     Raises:
-        TooLarge: The body has, or announces, more than `most` bytes. At most one piece beyond them was read.
+        TooLarge: The body has, or announces, more than `most` bytes. At most one piece too many was read.
     """
     text = announced if announced is not None and announced.isascii() and announced.isdigit() else "0"
     total = 0
@@ -381,11 +381,11 @@ async def bounded(
 
 
 class BasePlatformAdapter(ABC):
-    """Connects one bot to one platform. An adapter is idle until `connect`, and again after `disconnect`.
+    """Connects one bot to one platform. An adapter is idle before `connect` and after `disconnect`.
 
-    A subclass sets `platform`, `capabilities` and `options`. A subclass can be imported without its extra,
-    and its `connect` raises `MissingExtra` if a library is not installed. A subclass never logs a token, a
-    secret or the text of a message.
+    A subclass sets `platform`, `capabilities` and `options`. The module of a subclass can be imported without
+    its extra: only `connect` raises `MissingExtra` if a library is not installed. A subclass never logs a
+    token, a secret or the text of a message.
     """
 
     platform: ClassVar[Platform]
@@ -395,11 +395,11 @@ class BasePlatformAdapter(ABC):
     at_root: ClassVar[bool] = False
     """Whether the adapter's routes are at the root of the server instead of below `/channels`."""
     largest_body: ClassVar[int] = 1024 * 1024
-    """The size, in bytes, of the largest request that the adapter's routes accept."""
+    """The maximum size, in bytes, of a request to the adapter's routes."""
     passing: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors that the platform's library raises if the platform does not answer.
+    """The errors that the platform's library raises if the platform does not answer.
 
-    The update is not at fault.
+    After such an error, the update is retried, because it is not the cause.
     """
 
     def __init__(
@@ -413,65 +413,60 @@ class BasePlatformAdapter(ABC):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self.is_ours: Callable[[], bool] = lambda: True
-        """Returns whether this server holds the channel. Only one of the servers on a database may hold it.
-
-        Set by the gateway.
-        """
+        """Return whether this server, of all on its database, holds the channel. Set by the gateway."""
         self.is_shared = False
-        """Whether another server on the same database may answer a request to this server.
-
-        Set by the gateway.
-        """
+        """Whether another server on the database may answer a request to this one. Set by the gateway."""
         self.may_react = True
-        """False after the platform has reported that the bot has no permission to add reactions."""
+        """Whether the bot may add reactions. It becomes False when the platform denies the permission."""
         self.files: FileStore | None = None
         """The file store, for adapters that show or receive files themselves; set by the gateway."""
         self.web_chats: WebChats | None = None
         """The store of the chat page's conversations; set by the gateway."""
         self.keep_dead: Callable[[str, str, str, str], Awaitable[None]] | None = None
-        """Stores a raw update as a dead letter (account, key, text, reason); set by the gateway."""
+        """Store a raw update as a dead letter: account, key, text, reason. Set by the gateway."""
         self.commands: Sequence[tuple[str, str]] = ()
         """The name and help of each command, for platforms with a command menu; set by the gateway."""
         self.is_held_up = False
-        """Whether later updates are waiting because an update could not be processed."""
+        """Whether updates wait, because an earlier update could not be processed yet."""
         self._failing: OrderedDict[str, int] = OrderedDict()
-        """The number of attempts at each update that triggered a bug, keyed by the update's digest."""
+        """The number of attempts at each update that triggered a bug, keyed by a digest of the update."""
         self._file_turn = asyncio.Semaphore(2)
-        """Limits how many whole files are in memory.
+        """Limits how many files are in memory at the same time.
 
-        A file may have 20 MB, and 32 answers are sent concurrently.
+        A file can have 20 MB, and 32 answers are sent concurrently.
         """
         self._pending_messages: dict[str, MessageEvent] = {}
-        """The next message of each busy session, keyed by the session's key.
+        """The next message of each busy session, by session key.
 
-        The runner maintains this view.
+        The runner keeps this mapping current.
         """
 
     # Set up by the gateway.
 
     def set_message_handler(self, inbound: Inbound) -> None:
-        """Set the receiver of messages."""
+        """Set the object that receives the messages."""
         self._inbound = inbound
 
     @property
     def account(self) -> str:
-        """The permanent name of this bot, which is known after `connect` has returned."""
+        """The permanent name of this bot. It is known when `connect` has returned."""
         return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
-        """Return the secret that only one process on this machine may use to receive; None if several may."""
+        """Return the secret with which only one process on this machine may receive; None if several may."""
         return None
 
     @property
     def lease(self) -> str | None:
-        """The name of the channel's lease; None if each server answers its own requests."""
+        """The name of the channel's lease; None if every server answers the requests that it gets."""
         digest = sha256((self.lock_identity() or self.config.token or "").encode()).hexdigest()[:8]
         return f"channel {self.platform.value} {digest}"
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
         """Record the newest stored message of a chat or thread; called before `connect`.
 
-        If a platform does not redeliver missed messages, its adapter requests the messages after this one.
+        If a platform does not deliver missed messages by itself, its adapter requests the messages after this
+        one.
         """
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -479,7 +474,7 @@ class BasePlatformAdapter(ABC):
 
         The handler of each route must authenticate its caller.
 
-        The paths are mounted below `/channels`, so begin each path with `/<platform>`. The server itself does
+        Begin each path with `/<platform>`, because all routes are mounted below `/channels`. The server does
         not authenticate callers there.
         """
         return ()
@@ -488,11 +483,11 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the credentials and start receiving; return when messages can arrive.
+        """Check the credentials and start to receive messages; return when messages can arrive.
 
-        Receiving continues in the background and reconnects by itself, with growing pauses. Failures that it
-        cannot repair are reported with `_fail`; the gateway then reconnects the channel, unless a credential
-        was refused.
+        A background task receives messages, and reconnects after failures, with growing pauses. The task
+        reports a failure that it cannot repair with `_fail`. The gateway then reconnects the channel, unless
+        a credential was refused.
 
         Raises:
             CredentialRefused: The platform refuses a token or a password.
@@ -503,20 +498,19 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Stop completely: nothing is received or acknowledged after this returns.
+        """Stop receiving. After this returns, nothing is received or acknowledged.
 
         A second call does nothing.
         """
 
-    # Outgoing calls. None of them raises if the platform refuses a call: the result contains the refusal.
+    # Outgoing calls. If the platform refuses a call, the method does not raise: its result contains the
+    # refusal.
 
     @abstractmethod
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send one Markdown message of at most `capabilities.limit`.
-
-        The message is sent as a whole or not at all.
+        """Send one Markdown message, as a whole or not at all, of at most `capabilities.limit`.
 
         If the platform refuses the markup, the message is sent as plain text. On platforms that support it,
         `metadata["dedupe_key"]` prevents a repeated call from sending a duplicate.
@@ -535,7 +529,7 @@ class BasePlatformAdapter(ABC):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot delete messages")
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
-        """Show for some seconds that an answer is being written; failures are ignored."""
+        """Show for some seconds that an answer is being written; ignore failures."""
 
     async def react(
         self,
@@ -545,10 +539,11 @@ class BasePlatformAdapter(ABC):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add a "seen" reaction to a message; the result's `message_id`, if any, is the reaction's id.
+        """Add a "seen" reaction to a message, or remove it.
 
-        `takes_back` removes a reaction: pass the reaction's id, or the message's id if there was none.
-        Messages have priority over reactions, and a rate limit on reactions delays nothing else.
+        The `message_id` of the result is the id of the reaction, if it has one. To remove a reaction, pass
+        this id as `takes_back`, or the id of the message if the reaction has none. Messages have priority
+        over reactions, and a rate limit on reactions delays nothing else.
         """
         return SendResult.failed(
             SendErrorKind.BAD_FORMAT, f"{self.platform.value} does not support reactions"
@@ -569,26 +564,26 @@ class BasePlatformAdapter(ABC):
         """Yield a received file, piece by piece.
 
         Raises:
-            TooLarge: The file is larger than `max_bytes`; little more than that was read.
+            TooLarge: The file is larger than `max_bytes`. Little more than that was read.
             ServerUnavailable: The file could not be fetched.
         """
         raise InvalidArgument(f"{self.platform.value} cannot receive files", value=attachment.name)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons. If the platform has none, the text lists the possible answers."""
+        """Send a card with buttons. On a platform without buttons, the text lists the possible answers."""
         choices = "\n".join(f"{button.label}: /{button.value}" for button in card.buttons)
         return await self.send(chat_id, f"{card.text}\n\n{choices}".strip(), None, metadata)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Update a card to its current state."""
+        """Replace the text and the buttons of a card."""
         return await self.edit_message(chat_id, message_id, card.text, metadata)
 
     # For subclasses: receiving.
 
     def _start_receiving(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
-        """Report the channel as connected, and run `_receive` in the background."""
+        """Report that the channel is connected, and run `_receive` in the background."""
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
         self._connected()
@@ -608,9 +603,9 @@ class BasePlatformAdapter(ABC):
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
         """Poll the platform for new updates, until polling fails permanently.
 
-        `look` gets the number of consecutive failures, and returns the pause in ms until the next poll. After
-        a poll that raises, the pause grows. A refused credential ends receiving. The first poll is made after
-        `after_ms`.
+        `look` polls once. Its argument is the number of failed polls in a row, and its result is the pause in
+        ms until the next poll. Each poll that raises makes the pause longer. A refused credential ends the
+        polling. The first poll is made after `after_ms`.
         """
         failures = 0
         await self._timer.sleep(after_ms)
@@ -623,9 +618,10 @@ class BasePlatformAdapter(ABC):
                 failures = 0
             except CredentialRefused as refused:
                 self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
-            except Exception as error:  # whatever error one poll raises, the next poll is made
+            except Exception as error:  # poll again after any error
                 failures += 1
-                # Report why receiving is interrupted; return the pause, in ms, that the platform asks for.
+                # Report why receiving is interrupted. The pause, in ms, is at least the one that the platform
+                # asks for.
                 platform = self.platform.value
                 if isinstance(error, PostroomError):
                     code, why = str(error.details.get("channel", "unreachable")), error.message
@@ -644,9 +640,9 @@ class BasePlatformAdapter(ABC):
                 await self._timer.sleep(pause)
 
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process an update that the platform sends only once, with retries until it succeeds.
+        """Process an update that the platform sends only once; retry until it has been processed.
 
-        Later updates wait.
+        Later updates wait until then.
         """
         attempt = 0
         passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
@@ -664,9 +660,9 @@ class BasePlatformAdapter(ABC):
                 return
 
     async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Process a request as a task of the channel; return whether the request may be acknowledged.
+        """Process a request in a background task; return whether the request may be acknowledged.
 
-        The task continues if the caller hangs up. After `disconnect`, nothing is acknowledged.
+        The task continues if the caller disconnects. After `disconnect`, nothing is acknowledged.
         """
         if self._tasks.closed:
             return False
@@ -684,14 +680,14 @@ class BasePlatformAdapter(ABC):
         return not task.cancelled() and task.exception() is None and task.result()
 
     async def handle_message(self, event: MessageEvent) -> None:
-        """Pass a message to the gateway; when this returns, the message is on disk.
+        """Pass a message to the gateway. When the call returns, the message is on disk.
 
         Raises:
-            StoreError: The message was not stored; do not acknowledge it.
-            InputError: The message can never be stored; acknowledge it.
+            StoreError: The message was not stored. Do not acknowledge it.
+            InputError: The message can never be stored. Acknowledge it.
         """
         self._heard()
-        if not self.is_ours():  # this server was frozen or disconnected while it processed this message
+        if not self.is_ours():  # this server was frozen or disconnected in the meantime
             raise StoreUnavailable(f"another server is connected to the channel {self.platform.value}")
         if self._inbound is None:
             raise StoreUnavailable(f"the channel {self.platform.value} is not ready to receive messages yet")
@@ -701,20 +697,20 @@ class BasePlatformAdapter(ABC):
         """Process one update. When this returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would fail too. Such an update does not degrade the channel, because anybody can send one. An update
-        that triggers a bug in postroom is tried three times. After the third attempt the update becomes a
-        dead letter, and the channel continues in the degraded state.
+        would fail, too. Such an update does not degrade the channel, because anybody can send one. An update
+        that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
+        continues in the degraded state.
 
         Raises:
             PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.
         """
         try:
             await take()
-        except Exception as error:  # whatever error one update causes, later updates are processed
+        except Exception as error:  # process later updates after any error
             is_passing = isinstance(error, (StoreError, *self.passing))
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
-            # Count a failed attempt at an update; the last one makes it a dead letter.
+            # Count a failed attempt at an update. After the last attempt, the update becomes a dead letter.
             raw = _raw(update)
             key = sha256(raw.encode()).hexdigest()
             before = self._failing.pop(key, 0)
@@ -761,7 +757,7 @@ class BasePlatformAdapter(ABC):
     ) -> AbstractAsyncContextManager[Turn]:
         """Wait until the pacing allows a call.
 
-        With a `chat_id`, the call sends a message to that chat; see `Pacing`.
+        `chat_id` is the chat to which the call sends a message, if it sends one; see `Pacing`.
         """
         fields = metadata or {}
         key, is_draft = fields.get("dedupe_key"), fields.get("draft") is True
@@ -770,16 +766,16 @@ class BasePlatformAdapter(ABC):
     async def _until_ours(self) -> None:
         """Wait until this server holds the channel.
 
-        A server normally holds its channels, unless it was frozen.
+        A server that was frozen may have lost its channels to another server.
 
-        A server must not receive anything while another server holds the channel. In that case, this adapter
-        is soon disconnected.
+        A server must receive nothing while another server holds the channel. If another server holds it, the
+        gateway soon disconnects this adapter.
         """
         while not self.is_ours():
             await self._timer.sleep(_LOOK_AGAIN_MS)
 
     def _heard(self) -> None:
-        """Record that receiving has just shown activity."""
+        """Record that the platform has just sent something."""
         self.liveness.inbound_at = self._clock.now()
 
     def _connected(self) -> None:
@@ -793,9 +789,9 @@ class BasePlatformAdapter(ABC):
         self.liveness.outbound_at = self._clock.now()
 
     def _fail(self, code: str, message: str, *, retryable: bool) -> None:
-        """Report that receiving has ended.
+        """Report a failure that ended receiving.
 
-        The gateway reconnects the channel if the failure is `retryable`.
+        If the failure is `retryable`, the gateway reconnects the channel.
         """
         self.liveness.state = AdapterState.FAILED
         self.liveness.error_code = code
@@ -804,7 +800,7 @@ class BasePlatformAdapter(ABC):
 
 
 def _raw(update: Json | bytes) -> str:
-    """Convert an update to the text of its dead letter, without the platform's secrets."""
+    """Return the text of an update for a dead letter, without secrets."""
     if isinstance(update, bytes):
         text = _SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace"))
     else:

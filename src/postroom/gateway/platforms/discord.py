@@ -1,18 +1,18 @@
-"""Discord, by its gateway and REST, through discord.py (extra `discord`).
+"""The Discord channel. It needs discord.py, which the extra `discord` installs.
 
 Limits of Discord, and how the adapter handles them:
 
-- It has no acknowledgements. A session advances when messages are received, not when they are stored. So the
-  adapter keeps the updates that cannot be stored in a queue, in order, and retries until they are stored.
-  When the adapter holds `max_held` updates, it closes the connection. Discord keeps later updates for some
-  minutes, and a RESUME delivers them.
+- Discord has no acknowledgements. A session advances when messages are received, not when they are stored. So
+  the adapter keeps updates that cannot be stored in a queue, in order, and retries until they are stored.
+  When the queue contains `max_held` updates, the adapter closes the connection. Discord keeps later updates
+  for some minutes, and delivers them after a RESUME.
 - After a longer absence, a new session begins without the missed updates. The adapter then requests the
-  messages after the last stored one (`backfill`), up to `backfill_limit` for each of the 200 channels with
-  the newest messages. Other updates are lost: messages in channels that this process does not know, unless
-  `channels` or `remember` named the channel; edits, deletions, buttons and commands of that time; and updates
-  that were in memory when the process was killed.
-- A `nonce` makes a message unique for some minutes only. A repetition after that is sent as a new message.
-- If a button or command is not answered within three seconds, Discord shows a failure, although postroom has
+  messages after the last stored message (`backfill`): up to `backfill_limit` messages for each of the 200
+  channels with the newest messages. All other updates are lost. These are messages in channels that neither
+  `channels` nor `remember` nor an earlier update named; edits, deletions, buttons and commands during the
+  absence; and updates that were in memory when the process was killed.
+- A `nonce` makes a message unique only for some minutes. A later repetition is sent as a new message.
+- If a button or command is not answered within three seconds, Discord shows a failure, even if postroom has
   accepted it.
 - Discord never refuses markup, so no message needs to be sent again as plain text.
 """
@@ -75,7 +75,7 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# Convert Discord's data to postroom's types, without I/O or state.
+# Functions without I/O or state that convert Discord's data to postroom's types.
 
 
 MAX_NONCE_LENGTH = 25
@@ -83,14 +83,14 @@ BUTTONS_A_ROW, ROWS = 5, 5
 MAX_LABEL_LENGTH, MAX_VALUE_LENGTH, MAX_NOTE_LENGTH = 80, 100, 2_000
 EPHEMERAL = 1 << 6
 MENTIONS: Json = {"parse": ["users"], "replied_user": False}
-"""The people that a message may notify: those it mentions, but never a role and never everyone."""
+"""The setting that a message notifies only the people it mentions, and never a role or everyone."""
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 def marked(text: str, limit: int) -> str:
-    """Convert Markdown to Discord's dialect; return it unchanged if the result would be longer than `limit`.
+    """Convert Markdown to Discord's dialect; return it unchanged if the result is longer than `limit`.
 
-    Discord supports most of Markdown; unsupported parts are converted. Code is unchanged.
+    Only the parts of Markdown that Discord does not support are converted. Code does not change.
     """
     pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
     pieces[::2] = [_convert(piece) for piece in pieces[::2]]
@@ -118,7 +118,7 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 
 
 def nonce_of(dedupe_key: str) -> str:
-    """Return a nonce for a dedupe key that is short enough for Discord; equal keys give equal nonces."""
+    """Return a short nonce for a dedupe key. Equal keys have equal nonces."""
     return hashlib.sha256(dedupe_key.encode()).hexdigest()[:MAX_NONCE_LENGTH]
 
 
@@ -151,7 +151,7 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 
 
 def components_of(card: Card) -> list[Json] | None:
-    """Return a card's buttons in rows; None if Discord cannot show all of them with their whole labels."""
+    """Return the buttons of a card in rows; None if Discord cannot show all buttons with whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
         len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
         for button in card.buttons
@@ -166,7 +166,7 @@ def components_of(card: Card) -> list[Json] | None:
 
 
 def note_of(text: str) -> dict[str, Json]:
-    """Return a response to an interaction that only the person who pressed the button sees."""
+    """Return a response to an interaction. Only the person who pressed the button sees it."""
     return {
         "type": 4,
         "data": {"content": text[:MAX_NOTE_LENGTH], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
@@ -174,7 +174,7 @@ def note_of(text: str) -> dict[str, Json]:
 
 
 def file_name(name: str | None) -> str:
-    """Return a file name without a path or quotation marks, so that it is safe in a header."""
+    """Return a file name that is safe in a header, without a path or quotation marks."""
     kept_text = re.sub(
         r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII
     )
@@ -198,9 +198,9 @@ def result_of(failure: RestFailure) -> SendResult:
 
 
 FIRST_MILLISECOND = 1_420_070_400_000
-"""The start of 2015 in milliseconds since the epoch. The timestamps in Discord's ids count from it."""
+"""The start of 2015, in milliseconds since the epoch. The times in Discord's ids count from this time."""
 SPOKEN = (0, 19)
-"""The types of messages that people write: plain messages and replies. Other types report joins or pins."""
+"""The types of messages that people write. Other types report events, such as a join or a pin."""
 DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
 VOICE_FLAG = 1 << 13
 COMMAND, COMPONENT = 2, 3
@@ -210,7 +210,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Unreadable(InvalidArgument):
-    """An update does not have the documented form. The error message does not quote the content."""
+    """An update does not have the documented form. The text of the error does not quote the update."""
 
 
 class Author(Struct, frozen=True, kw_only=True):
@@ -244,7 +244,7 @@ class File(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """A small named part of a message: an embed's author or footer, a sticker, or a poll's question."""
+    """A named part of a message, such as the author of an embed, a sticker, or the question of a poll."""
 
     name: str | None = None
     value: str | None = None
@@ -252,7 +252,7 @@ class Named(Struct, frozen=True, kw_only=True):
 
 
 class Embed(Struct, frozen=True, kw_only=True):
-    """A preview of a page, or formatted content in a program's message."""
+    """A preview of a page, or formatted content in a message of a program."""
 
     author: Named | None = None
     provider: Named | None = None
@@ -272,7 +272,7 @@ class Embed(Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str | None:
-        """The author of the embed, or the page that it previews."""
+        """The author of the embed, or the previewed page."""
         names = (named.name for named in (self.author, self.provider) if named is not None)
         return next(filter(None, names), self.url)
 
@@ -311,14 +311,13 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def own_words(self) -> list[str]:
-        """The texts of the message itself, its poll and its blocks, and the names of its stickers."""
+        """The texts of the message, its poll and its blocks, and the names of its stickers."""
         stickers = [f":{named.name or 'sticker'}:" for named in self.sticker_items or ()]
         lines = [" ".join(part for part in (self.content, *stickers) if part)]
         if self.poll is not None:
             answers = ((answer.poll_media or Named()).text for answer in self.poll.answers or ())
             question = (self.poll.question or Named()).text
-            # Votes are omitted, because Discord edits the message at the end of a poll, which changes no
-            # text.
+            # Omit votes: Discord edits the message at the end of a poll, and this must not change the text.
             lines.append(poll_in_words(question, ((answer, None) for answer in answers)))
         waiting = list(self.components or ())
         while waiting:
@@ -336,7 +335,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Attachment, ...]:
-        """Its files."""
+        """The files of the message, without those of forwarded messages."""
         is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
         return tuple(
             Attachment(
@@ -351,7 +350,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A forwarded message. Discord does not report its author."""
+    """A forwarded message. Discord does not report the author."""
 
     message: Content
 
@@ -368,14 +367,14 @@ class Answered(Content, frozen=True, kw_only=True):
 
 
 class Reference(Struct, frozen=True, kw_only=True):
-    """A reference to the message that another one replies to (type 0) or forwards."""
+    """A reference to the message to which another message replies (type 0), or which it forwards."""
 
     type: Json = 0
     message_id: Id | None = None
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The channel of an update. Without a guild, it is a direct message."""
+    """The channel of an update. An update without a guild belongs to a direct message."""
 
     channel_id: Id
     guild_id: Id | None = None
@@ -402,11 +401,11 @@ class Message(Answered, frozen=True, kw_only=True):
 
     @property
     def has_new_words(self) -> bool:
-        """Whether an update changed the text of the message; other updates only add link previews."""
+        """Whether an update changed the text of the message. Other updates only add link previews."""
         return bool(self.edited_timestamp) and self.content is not None and self.author is not None
 
     def is_for(self, me: "Me") -> bool:
-        """Return whether a message is for the bot: it is not a system message, and not the bot's own.
+        """Return whether a message is for the bot, and not a system message or written by the bot.
 
         Raises:
             Unreadable: The message has no author.
@@ -442,7 +441,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """The button or the slash command of an interaction."""
+    """The pressed button or the slash command of an interaction."""
 
     custom_id: str | None = None
     name: str | None = None
@@ -482,7 +481,7 @@ class ChannelObject(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """The data about a channel that messages need."""
+    """The fields of a channel that are needed to process its messages."""
 
     chat_type: str
     name: str | None = None
@@ -524,7 +523,7 @@ def is_id(value: object) -> bool:
 
 
 def instant_of(message_id: str) -> int:
-    """Return the time at which an id was issued, in milliseconds since the epoch."""
+    """Return the time when Discord issued an id, in milliseconds since the epoch."""
     return (int(message_id) >> 22) + FIRST_MILLISECOND
 
 
@@ -562,7 +561,7 @@ def channel_of(data: object) -> Channel:
 
 
 def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
-    """Return the source for a channel. For a thread, its parent channel is the chat."""
+    """Return the source of messages in a channel. The chat of a thread is its parent channel."""
     return SessionSource(
         platform=Platform.DISCORD,
         chat_id=channel.parent or channel_id,
@@ -616,10 +615,10 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
 
 
 def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
-    """Convert an interaction to a button press, or to an event if it is a slash command; None for any other.
+    """Convert an interaction to a button press, or a slash command to an event; return None for others.
 
     Raises:
-        Unreadable: The interaction does not name its person or its card.
+        Unreadable: The interaction names no person or no card.
     """
     if pressed.data is None or pressed.type not in (COMMAND, COMPONENT):
         return None
@@ -640,7 +639,7 @@ def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | Me
 
 
 def in_order(page: object) -> list[dict[str, Any]]:
-    """Return a page of messages, oldest first, without entries that have no id.
+    """Return the messages of a page, oldest first, without entries that have no id.
 
     Raises:
         Unreadable: The page is not a list.
@@ -677,29 +676,29 @@ def _spoken(
     )
 
 
-# Updates that are not stored yet. Discord has no acknowledgements, so updates are held here, in order, and
-# retried until they are stored. An update that cannot be stored now delays the later ones.
+# Updates that are not stored yet. Discord has no acknowledgements, so updates stay in memory, in order, until
+# they are stored. An update that cannot be stored delays the later updates.
 
 
 ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a text of digits"})]
 
 
 class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.discord]. The token is the bot's."""
+    """The table [platforms.discord]. `token` is the token of the bot."""
 
     base_url: str = "https://discord.com/api/v10"
     """The address of the REST API.
 
-    The address applies to the whole process, because the library stores it globally.
+    The library stores this address for the whole process.
     """
     cdn_url: str = "https://cdn.discordapp.com"
-    """The host of files. Files are not requested from any other host."""
+    """The address of the file server. Files are requested from no other host."""
     backfill: bool = True
     """Whether the bot requests the messages that arrived while it was not connected."""
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
-    """Maximum number of messages that are requested in one channel after each absence."""
+    """Maximum number of messages of a channel that are requested after each absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
-    """The maximum age, in minutes, of the messages that the first read of `channels` requests."""
+    """The maximum age, in minutes, of the messages that are requested at the first read of `channels`."""
     channels: tuple[ChannelId, ...] = ()
     """The ids of the channels whose recent messages are requested at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
@@ -713,10 +712,10 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
 
 
 def bot_token(token: str | None) -> str:
-    """Return a bot's token without white space and without the prefix `Bot`.
+    """Return the token of a bot without white space and without the prefix `Bot`.
 
     Raises:
-        ConfigError: The token is missing, or has impossible characters. It is not shown.
+        ConfigError: The token is missing or malformed. The error does not show it.
     """
     kept_text = (token or "").strip().removeprefix("Bot ").strip()
     if not kept_text or not kept_text.isascii() or not kept_text.isprintable() or " " in kept_text:
@@ -730,7 +729,7 @@ def bot_token(token: str | None) -> str:
 
 
 ABSENCE = "ABSENCE"
-"""A marker in the queue for the start of a new session. When it is reached, missed messages are requested."""
+"""A marker in the queue for the start of a new session, at which missed messages are requested."""
 MAX_MARKS = 200
 MAX_PLACES = 5_000
 PAGE = 100
@@ -773,7 +772,7 @@ class Intake:
     def remember(self, channel_id: str, message_id: str) -> None:
         """Record the newest known message of a channel.
 
-        After an absence, the messages after it are requested.
+        After an absence, the messages after this one are requested.
         """
         known_mark = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known_mark, message_id, key=int)
@@ -781,7 +780,7 @@ class Intake:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
-        """Request the recent messages of each configured channel from which no message is known."""
+        """Request the recent messages of each configured channel without a known message."""
         since = id_at(now - self._options.backfill_minutes * 60_000)
         for channel_id in self._options.channels:
             if channel_id not in self._marks:
@@ -797,7 +796,7 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Wait until all updates are stored, or until the time has passed."""
+        """Wait until all updates are stored, but at most `within_seconds`."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()
@@ -805,7 +804,7 @@ class Intake:
             _LOG.warning("discord.left_unkept", updates=len(self._held))
 
     async def run(self) -> None:
-        """Hand over held updates forever. After a cancellation, the next call starts with the same update."""
+        """Hand over held updates until cancelled. The next call begins with the first held update."""
         while True:
             await self._arrived.wait()
             while self._held:
@@ -818,7 +817,7 @@ class Intake:
             self._settled.set()
 
     async def _hand_over(self, name: str, data: object) -> None:
-        """Hand over one update, and record it as the newest known message of its channel."""
+        """Hand over an update, and record its message as the newest message of its channel."""
         await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
         if name != "MESSAGE_CREATE":
             return
@@ -867,14 +866,14 @@ class Intake:
                         interaction_id=interaction.id,
                         webhook_token=interaction.token,
                     )
-                except RestFailure as failure:  # the press was accepted; the note was probably late
+                except RestFailure as failure:  # the press was accepted; only the note was too late
                     _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
             case "CHANNEL_UPDATE" | "THREAD_UPDATE":
                 channel_id = data.get("id") if isinstance(data, dict) else None
                 if isinstance(channel_id, str):
                     self._channels.pop(channel_id, None)
             case _:
-                # In each known channel, request the messages after the newest known message.
+                # Request the messages after the newest known message, in each known channel.
                 for channel_id in tuple(self._marks):
                     try:
                         await self._read_on(channel_id)
@@ -893,7 +892,7 @@ class Intake:
     async def _channel(self, channel_id: str, guild_id: str | None) -> Channel:
         """Return the channel of an update.
 
-        The channel is requested from Discord only once, and again after it has changed.
+        Discord is asked only once for a channel, and again after a change of the channel.
         """
         if guild_id is None:
             return self._remember_channel(channel_id, Channel(chat_type="dm"))
@@ -924,7 +923,7 @@ class Intake:
         left = self._options.backfill_limit
         while left > 0:
             if (mark := self._marks.get(channel_id)) is None:
-                return  # the mark was dropped meanwhile; never read from the beginning
+                return  # the channel's mark was removed; never read from the beginning
             limit = min(left, PAGE)
             page = await self._request(
                 "GET",
@@ -947,7 +946,7 @@ SETTLE_SECONDS = 2
 MIN_BEFORE_IDENTIFY_MS = 5_000
 """The minimum time between two new sessions that Discord allows."""
 RESUMES = 5
-"""The number of consecutive failures after which a new session is started."""
+"""The number of failures in a row after which a new session begins."""
 PORTAL = "https://discord.com/developers/applications"
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
@@ -983,15 +982,15 @@ class DiscordAdapter(BasePlatformAdapter):
     options = DiscordOptions
     passing = (RestFailure, OSError)
     capabilities = ChannelCapabilities(
-        # Discord counts code points, according to its developers (discord/discord-api-docs 1315).
+        # According to Discord's developers (discord/discord-api-docs 1315), the limit counts code points.
         limit=2_000,
         edits=True,
         threads=True,
         typing=True,
         reactions=True,
         media=FILES,
-        # docs.discord.com: 50 calls a second; the limits of a channel are in the responses, which the library
-        # reads. The limit for reactions is postroom's own, so that a refused reaction does not delay answers.
+        # docs.discord.com states 50 calls a second. The limits of a channel are in the responses, which the
+        # library reads. The limit for reactions is postroom's own: a refused reaction must not delay answers.
         rates=RateLimits(bot=Rate(50, 1_000), methods={"react": Rate(8, 1_000)}),
     )
 
@@ -1019,18 +1018,18 @@ class DiscordAdapter(BasePlatformAdapter):
         return "default" if self._intake.me is None else self._intake.me.user_id
 
     def lock_identity(self) -> str | None:
-        """Return the token, because two processes that receive with it would both answer every message."""
+        """Return the token: two processes that receive with it would both answer every message."""
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
-        """Record the newest stored message of a channel. After an absence, later messages are requested."""
+        """Record the newest stored message of a channel, after which missed messages are requested."""
         if is_id(at := source.thread_id or source.chat_id) and is_id(message_id):
             self._intake.remember(at, message_id)
 
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in and start receiving; see the base class."""
+        """Log in, and start to receive updates; see the base class."""
         token = bot_token(self.config.token)
         await asyncio.to_thread(discord_library.load)
         await self.disconnect()
@@ -1064,7 +1063,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self._receiving = self._tasks.start(self._watch(partial(self._receive_updates, bot)), name="receive")
 
     async def disconnect(self) -> None:
-        """Stop completely. Received updates are stored first, if that takes at most two seconds."""
+        """Stop receiving, after at most two seconds in which received updates are stored."""
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.wait([self._receiving])
@@ -1080,7 +1079,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.STOPPED
 
     async def _watch(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run background work and report if it fails, because the bot then no longer receives anything."""
+        """Run background work; report a failure, because the bot then no longer receives anything."""
         try:
             await work()
         except Exception as error:
@@ -1090,7 +1089,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _receive_updates(self, bot: Bot) -> None:
-        """Receive updates until cancelled, and reconnect as often as needed."""
+        """Receive updates until cancelled; reconnect when the connection ends."""
         try:
             while True:
                 resumable = await self._listen(bot)
@@ -1119,7 +1118,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return True
 
     async def _open_again(self, bot: Bot, *, resumable: bool) -> None:
-        """Open the gateway again: try to resume at once, and make each further attempt after a pause."""
+        """Open the gateway again: first resume at once, and make each further attempt after a pause."""
         asked_ms = 0
         while True:
             resume = resumable and self._attempt < RESUMES
@@ -1138,7 +1137,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 asked_ms = failure.wait_ms or 0
 
     def _on_update(self, name: str, data: object) -> None:
-        """Put an event of the gateway into the queue without waiting."""
+        """Put an event of the gateway into the queue, without waiting."""
         self._attempt = 0
         if name not in ("READY", "RESUMED"):
             self._intake.hold(name, data)
@@ -1168,7 +1167,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _say(self, method: str, path: str, metadata: Metadata | None = None, **told: Any) -> SendResult:
-        """Call Discord to send or change something, and return the result."""
+        """Make a call that sends or changes something, and return the result."""
         if not all(is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "there is no such chat or message: an id on Discord has only digits"
@@ -1190,7 +1189,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return SendResult.sent(shown if isinstance(shown, str) else told.get("message_id"))
 
     def _words(self, content: str) -> str | SendResult:
-        """Return a text in Discord's dialect, or a failed result if the text cannot be sent."""
+        """Return a text in Discord's dialect, or a failure if the text cannot be sent."""
         limit = self.capabilities.limit
         if len(content) > limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
@@ -1229,7 +1228,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return await self._say("DELETE", _MESSAGE, channel_id=channel, message_id=message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for ten seconds that an answer is being written; failures are ignored."""
+        """Show for ten seconds that an answer is being written; ignore failures."""
         await self._say("POST", "/channels/{channel_id}/typing", channel_id=_channel(chat_id, metadata))
 
     async def react(
@@ -1263,7 +1262,7 @@ class DiscordAdapter(BasePlatformAdapter):
             return await self._say("POST", _MESSAGES, metadata, channel_id=channel_id, form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a received file, from Discord's own file server only.
+        """Yield a received file from Discord's file server.
 
         Raises:
             TooLarge, ServerUnavailable: As in the base class.
@@ -1279,7 +1278,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons. If there are more than Discord can show, the text lists the possible answers."""
+        """Send a card with buttons; if Discord cannot show all of them, list the answers in the text."""
         components, words = components_of(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
@@ -1291,7 +1290,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Update a card to its current state, including its buttons."""
+        """Replace the text and the buttons of a card."""
         words = self._words(card.text)
         if isinstance(words, SendResult):
             return words
@@ -1307,19 +1306,19 @@ class DiscordAdapter(BasePlatformAdapter):
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:
-    """Return the channel to send to; on Discord, a thread is a channel of its own."""
+    """Return the channel in which a message is sent. On Discord, a thread is a channel, too."""
     thread = (metadata or {}).get("thread_id")
     return str(thread) if thread else chat_id
 
 
 def _nonce(metadata: Metadata | None) -> str:
-    """Return a nonce that makes repetitions harmless, including the library's own retries."""
+    """Return a nonce that makes repetitions harmless, including retries by the library."""
     key = (metadata or {}).get("dedupe_key")
     return nonce_of(str(key)) if key else secrets.token_hex(MAX_NONCE_LENGTH // 2)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, host and port of an address; all are empty if it contains a user name."""
+    """Return the scheme, host and port of an address. All are empty if the address contains a user name."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,11 +1,11 @@
-"""The only module that uses discord.py, for one bot's REST calls and gateway connection.
+"""The REST calls and the gateway connection of one bot. Only this module uses discord.py.
 
 The library handles heartbeats, compression, RESUME and the rate-limit buckets. postroom itself reconnects,
-reads updates and classifies failures. The library's own loop is not suitable, because it reads updates
-without limit, pauses for up to 17 minutes, and ends at the first unreadable update. This module therefore
-drives the library's socket directly, through four undocumented names: `http.Route`,
+reads updates and classifies failures. The library's own loop is not suitable: it reads updates without limit,
+pauses for up to 17 minutes, and ends at the first unreadable update. Therefore, this module uses the
+library's socket directly, through four undocumented names: `http.Route`,
 `gateway.DiscordWebSocket.from_client`, its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails
-if one of them changes.
+if one of these names changes.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ Heard = Callable[[str, object], None]
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
-"""The maximum duration of a login. The limit is long because the library retries Discord's own failures."""
+"""The time limit for a login. It is long, because the library retries after failures of Discord."""
 MAX_WAIT_SECONDS = 30.0
-"""The longest pause requested by Discord that the library itself waits out. Longer pauses are reported."""
+"""The longest pause for which the library waits when Discord asks for it. Longer pauses are reported."""
 FORGET = 4_000
 """The close code after which Discord keeps the session, so that it can be resumed."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Status codes from a proxy or load balancer, after which Discord may still have performed the request."""
+"""Status codes of a proxy or load balancer. In spite of them, Discord may have performed the request."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
-"""Close codes after which Discord does not accept another attempt."""
+"""Close codes after which Discord accepts no further connection."""
 HEARD = (
     "READY",
     "RESUMED",
@@ -71,7 +71,7 @@ class RestFailure(Exception):
 
 
 class Cut(Exception):
-    """The connection ended; `resumable` states whether Discord will send the missed updates."""
+    """The connection ended. `resumable` is true if Discord will send the missed updates."""
 
     def __init__(self, *, resumable: bool, unreadable: bool = False) -> None:
         super().__init__("the connection to Discord's gateway ended")
@@ -81,7 +81,7 @@ class Cut(Exception):
 
 
 class Refused(Exception):
-    """Discord ended the connection permanently. `code` is the close code, or 401."""
+    """Discord accepts no further connection of this bot. `code` is the close code, or 401."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"Discord rejected the connection ({code})")
@@ -98,7 +98,7 @@ def load() -> None:
     """
     try:
         with warnings.catch_warnings():
-            # the voice part of the library, which postroom does not use
+            # a warning about voice, which postroom does not use
             warnings.simplefilter("ignore", DeprecationWarning)
             import discord.gateway
             import discord.http  # noqa: F401 - both are found by the imports in functions
@@ -110,12 +110,12 @@ def load() -> None:
         ) from error
     logger = logging.getLogger("discord")
     if logger.level < logging.ERROR:
-        # at lower levels, the library logs people's messages, and addresses that contain secrets
+        # at lower levels, the library logs messages, and addresses with secrets
         logger.setLevel(logging.ERROR)
 
 
 def direct(base_url: str) -> None:
-    """Set the library's server address. The library has only one for the whole process."""
+    """Set the address of Discord's API, which the library uses for the whole process."""
     from discord.http import Route
 
     Route.BASE = base_url
@@ -124,7 +124,7 @@ def direct(base_url: str) -> None:
 class Bot:
     """One bot's connections to Discord.
 
-    Updates are passed to `heard` in their order; `heard` must not block.
+    Updates are passed to `heard` in the order of their arrival. `heard` must not block.
     """
 
     def __init__(self, token: str, heard: Heard, *, timeout_seconds: float) -> None:
@@ -151,7 +151,7 @@ class Bot:
 
         Raises:
             Refused: The token is invalid.
-            RestFailure: Discord did not answer, or not as expected.
+            RestFailure: Discord gave no answer, or an unexpected one.
         """
         import discord
 
@@ -202,7 +202,7 @@ class Bot:
         """Yield a file from an address that the caller has checked; redirects are not followed.
 
         Raises:
-            TooLarge: The file has more than `max_bytes`; nothing beyond that was read.
+            TooLarge: The file has more than `max_bytes`. Nothing beyond that was read.
             ServerUnavailable: The file could not be fetched.
         """
         import aiohttp
@@ -223,23 +223,23 @@ class Bot:
     # The gateway.
 
     async def open(self, *, resume: bool) -> None:
-        """Open the gateway connection: resume the old session at its last position, or begin a new one.
+        """Open the gateway connection, and resume the old session or begin a new one.
 
-        The first message (READY, RESUMED or a refusal) is received by the first call of `poll`.
+        The first call of `poll` receives the first message: READY, RESUMED or a refusal.
 
         Raises:
             Refused: Discord does not accept this bot.
             Cut: The connection ended at once.
-            RestFailure: Discord does not return the address of its gateway.
+            RestFailure: Discord did not return the address of its gateway.
         """
         import yarl
         from discord.gateway import DiscordWebSocket
 
-        # after unreadable data, the old connection may still be open and send heartbeats
+        # after unreadable data, the old connection may still be open, and send heartbeats
         await self.hang_up()
         last, self._socket = self._socket, None
         if resume and last is not None and last.session_id is not None:
-            # kept until the new connection exists, so that another attempt begins at the same position
+            # keep it until the new connection exists: another attempt must begin at the same position
             self._socket = last
             known_values: dict[str, Any] = {
                 "session": last.session_id,
@@ -271,9 +271,9 @@ class Bot:
             await socket.poll_event()
 
     async def hang_up(self, code: int = FORGET) -> None:
-        """Close the gateway so that no more updates arrive.
+        """Close the gateway connection, so that no more updates arrive.
 
-        The next RESUME delivers the updates that were not read.
+        After the next RESUME, Discord sends the updates that were not read.
         """
         if self._socket is not None:
             try:
@@ -308,7 +308,7 @@ class Bot:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Convert the exceptions of a REST call to a `RestFailure`, without the address, body or token."""
+    """Convert the exceptions of a REST call to a `RestFailure` that contains no address, body or token."""
     import aiohttp
     import discord
 
@@ -336,7 +336,7 @@ def _translate_errors() -> Iterator[None]:
 
 @contextmanager
 def _convert_end() -> Iterator[None]:
-    """Convert the exceptions at the end of a gateway connection to `Cut` and `Refused`."""
+    """Convert the exceptions that end a gateway connection to `Cut` or `Refused`."""
     import aiohttp
     from discord.errors import ConnectionClosed
     from discord.gateway import ReconnectWebSocket
@@ -356,7 +356,7 @@ def _convert_end() -> Iterator[None]:
 
 
 def _retry_after(header: str | None) -> int | None:
-    """Return the seconds in a header as milliseconds; None if the header is missing or invalid."""
+    """Convert the seconds in a header to milliseconds; return None if the header is missing or invalid."""
     try:
         return None if header is None else max(math.ceil(float(header) * 1000), 0)
     except (ValueError, OverflowError):

@@ -1,11 +1,11 @@
-"""E-mail: receives mail by polling an IMAP mailbox, and answers by SMTP.
+"""The e-mail channel: polls an IMAP mailbox for mail, and answers by SMTP.
 
-`token` is the password of the mailbox, and `api_key` the SMTP password if it differs.
+`token` is the password of the mailbox. `api_key` is the SMTP password, if it is another one.
 
 An e-mail is marked as read when its message is stored. Bounces and e-mails from programs or mailing lists are
-stored as rejected and get no answer. The bot's own e-mails are ignored. A message's `metadata["verified"]`
-states whether the sender's domain really sent it. Without `authserv_id` it is always False, because anybody
-can forge a sender.
+stored as rejected, and get no answer. E-mails that the bot sent are ignored. `metadata["verified"]` of a
+message is true if the domain of the sender really sent the e-mail. Without `authserv_id`, it is always False,
+because anybody can forge a sender.
 """
 
 import asyncio
@@ -81,11 +81,12 @@ from postroom.gateway.platforms.options import LOOPBACK, FilePath, Line, secret_
 from postroom.gateway.platforms.safe_text import clean, one_line, to_html
 from postroom.gateway.session import Platform, SessionSource
 
-# Extract the text of an e-mail: convert HTML to text, and remove the history and the signature below. No I/O.
+# Functions without I/O that extract the text of an e-mail. They convert HTML to text, and remove the quoted
+# history and the signature.
 
 
 MAX_TEXT_LENGTH = 400_000
-"""Maximum characters of an e-mail that are read. Mail written by people is shorter."""
+"""Maximum characters of an e-mail that are read. E-mails by people are shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
 """Matches the beginning of an HTML element whose content is not shown."""
 _ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
@@ -116,19 +117,19 @@ _FORWARD_MARK = re.compile(
     r"|videresendt (?:besked|melding)|przekazana wiadomość)\s*:?\s*(?:-{2,})?\s*:?\s*$",
     re.IGNORECASE,
 )
-"""The line that mail programs put above a forwarded e-mail."""
+"""Matches the line that mail programs put above a forwarded e-mail."""
 _FORWARD_SUBJECT = re.compile(
     r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
 _MAX_HEADS = 12
-"""How many lines below this line are searched for the author of the forwarded text."""
+"""The number of lines below it that are searched for the author of the forwarded e-mail."""
 _SHORT_SIGNATURE = 10
-"""A line of two dashes without a trailing space begins a signature only within this many last lines."""
+"""Two dashes without a trailing space begin a signature only within this number of last lines."""
 
 
 class _Words(HTMLParser):
-    """Collects the text of an HTML page, and marks quoted text with `>` as in plain-text mail."""
+    """Collects the text of an HTML page, and marks quoted text with `>`, as in plain-text mail."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -137,7 +138,7 @@ class _Words(HTMLParser):
         self._quoted = 0
         self._pre = 0
         self._address: str | None = None
-        """The target of the link whose text is being read."""
+        """The address of the link whose text is being read."""
         self._label_at = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -186,7 +187,7 @@ class _Words(HTMLParser):
             self._line.append(re.sub(r"\s+", " ", data))
 
     def end_line(self, *, is_break: bool = False) -> None:
-        """Begin a new line; an empty line is added only if the page contains one."""
+        """Begin a new line; add an empty line only if the page contains one."""
         text = "".join(self._line)
         text = text.rstrip() if self._pre else text.strip()
         self._line = []
@@ -195,9 +196,9 @@ class _Words(HTMLParser):
 
 
 def text_of_html(html: str) -> str:
-    """Return the text of an HTML page, with the addresses of links, and without scripts and styles.
+    """Return the text of an HTML page, with the addresses of links, but without scripts and styles.
 
-    The parser gets only simplified tags and text, because it is very slow on broken comments and tags.
+    The parser gets only text and simplified tags, because it is very slow if comments or tags are broken.
     """
     words = _Words()
     words.feed(_plain_tags(_visible_html(html[:MAX_TEXT_LENGTH])))
@@ -207,9 +208,9 @@ def text_of_html(html: str) -> str:
 
 
 def _visible_html(html: str) -> str:
-    """Remove comments, scripts and similar parts from a page.
+    """Remove comments, scripts and other invisible parts from a page.
 
-    An unclosed part reaches to the end of the page.
+    A part that is not closed extends to the end of the page.
     """
     kept_items, at = [], 0
     while match := _SILENT.search(html, at):
@@ -223,9 +224,9 @@ def _visible_html(html: str) -> str:
 
 
 def _plain_tags(html: str) -> str:
-    """Remove all attributes from the tags of a page, except the addresses of links.
+    """Remove the attributes from the tags of a page, except the addresses of links.
 
-    Any other `<` is treated as text.
+    Every other `<` is treated as text.
     """
     parts, at = [], 0
     for tag in _TAG.finditer(html):
@@ -252,9 +253,9 @@ def unflowed(text: str) -> str:
 
 
 def own_words(text: str) -> str:
-    """Return the text that the sender has newly written, without the signature and the quoted history below.
+    """Return the new text of an e-mail, without the signature and the quoted history below it.
 
-    Return the whole text if the sender wrote below a quotation, or if nothing else would be left.
+    Return the whole text if the sender wrote below a quotation, or if the result would be empty.
     """
     whole = text[:MAX_TEXT_LENGTH].strip()
     lines = _without_signature(whole.split("\n"))
@@ -263,10 +264,10 @@ def own_words(text: str) -> str:
 
 
 def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
-    """Return the sender's own text, and the text forwarded below it, or None.
+    """Return the text of the sender, and the text that is forwarded below it, if there is one.
 
-    Some mail programs put the same header lines above forwarded and answered e-mails. There, the subject
-    decides which of the two it is.
+    Some mail programs put the same header lines above forwarded and answered e-mails. In this case, the
+    subject shows whether the e-mail is a forward.
     """
     whole = text[:MAX_TEXT_LENGTH].strip()
     lines = whole.split("\n")
@@ -274,7 +275,7 @@ def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     if at is None and _FORWARD_SUBJECT.match(subject):
         at = next((at for at in range(len(lines)) if _begins_history(lines, at)), None)
         if at is None:
-            return whole, None  # return all of it, because it is unclear who wrote which part
+            return whole, None  # return the whole text, because it is unclear who wrote which part
     if at is None:
         return own_words(text), None
     below = lines[at:]
@@ -314,15 +315,15 @@ def _without_history(lines: list[str]) -> list[str]:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Return whether lines begin like the header that mail programs put above an answered e-mail."""
+    """Return whether lines begin with the headers that mail programs put above an answered e-mail."""
     filled = [line[:200] for line in lines if line.strip()]
     return len(filled) >= 2 and bool(_HEADING.match(filled[0])) and bool(_SECOND_HEADING.match(filled[1]))
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
-    """Return the index after a line `On … wrote:` that begins at `at` and may be wrapped to three lines.
+    """Return the index after a line `On … wrote:` at `at`, which may be wrapped to three lines.
 
-    Return `at` if no such line begins there.
+    If there is no such line, return `at`.
     """
     joined = ""
     for length, line in enumerate(lines[at : at + 3], start=1):
@@ -332,8 +333,8 @@ def _after_attribution(lines: list[str], at: int) -> int:
     return at
 
 
-# Convert e-mails to messages, without trusting their content and without I/O. An unreadable e-mail raises
-# `Malformed`.
+# Functions without I/O that convert e-mails to messages, and do not trust their content. For an unreadable
+# e-mail, they raise `Malformed`.
 
 
 ADDRESS = re.compile(
@@ -352,7 +353,7 @@ _MAX_BORDERS = 10_000
 _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
-"""Codecs that Python accepts for text but that e-mails do not use. Some of them are very slow."""
+"""Codecs of Python that e-mails do not use. Some of them are very slow."""
 _RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
@@ -364,7 +365,7 @@ class Malformed(InvalidArgument):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's address, and the server whose `Authentication-Results` headers are trusted."""
+    """The address of the bot, and the server whose `Authentication-Results` headers are trusted."""
 
     address: str
     authserv_id: str | None = None
@@ -372,34 +373,34 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The position of an e-mail in its mailbox, which is unique until the mailbox is recreated."""
+    """The position of an e-mail in its mailbox. It is unique until the mailbox is created again."""
 
     validity: int
     uid: int
 
     @property
     def name(self) -> str:
-        """The id that is used if the e-mail has no message id."""
+        """The id of the e-mail, if it has no message id."""
         return f"{self.validity}-{self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The subject and the references of an e-mail, which an answer to it needs."""
+    """The subject and the references of an e-mail, with which it is answered."""
 
     subject: str
     references: tuple[str, ...]
 
 
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MessageError)
-"""The errors that the standard library's parser may raise for malicious e-mails."""
+"""The errors that the parser of the standard library can raise for malicious e-mails."""
 
 
 def parsed(raw: bytes) -> Message:
     """Parse an e-mail.
 
     Raises:
-        Malformed: The e-mail is nested too deeply, makes the parser fail, or would take very long to parse.
+        Malformed: The e-mail is nested too deeply, cannot be parsed, or would take very long to parse.
     """
     end = _HEAD_END.search(raw)
     if (end.start() if end else len(raw)) > _MAX_HEAD_LENGTH or raw.count(b"\n--") > _MAX_BORDERS:
@@ -413,7 +414,7 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Convert an e-mail to an event; return None if the bot itself sent the e-mail.
+    """Convert an e-mail to an event; return None if the bot sent the e-mail.
 
     Raises:
         Malformed: The author is ambiguous, or the e-mail has too many parts.
@@ -467,10 +468,10 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
 
 
 def sender_of(mail: Message) -> tuple[str, str | None]:
-    """Return the sender's address in lower case, and the display name.
+    """Return the address of the sender in lower case, and the display name.
 
     Raises:
-        Malformed: There is not exactly one sender, or the address is ambiguous.
+        Malformed: There is no sender or more than one, or the address is ambiguous.
     """
     lines = mail.get_all("From") or []
     match = _FROM.fullmatch(_line(lines[0])) if len(lines) == 1 else None
@@ -484,10 +485,10 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
 
 
 def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
-    """Return metadata that marks an e-mail from a program or a list, because an answer might cause a loop.
+    """Return metadata that marks an e-mail from a program or a mailing list.
 
-    `automatic` names the header that shows it. If `may_be_a_person` is true, e-mails written by people may
-    also have this header.
+    Such an e-mail gets no answer, because an answer might cause a loop. `automatic` names the header by which
+    the e-mail was recognised. If `may_be_a_person` is true, e-mails by people can also have this header.
     """
     for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
         value = _line(mail.get(name, "")).strip().lower()
@@ -498,7 +499,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header that marks the e-mail as sent by a program or a mailing list, or None."""
+    """Return the header that shows that a program or a mailing list sent the e-mail, or None."""
     fields = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -516,11 +517,10 @@ def _machine(mail: Message, address: str) -> str | None:
 
 
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
-    """Return whether the trusted server has verified that the sender's domain sent the e-mail.
+    """Return whether the trusted server has verified that the domain of the sender sent the e-mail.
 
     Only the first header of that server counts. Later headers of this name arrived with the e-mail, so
-    anybody can have written them. A valid signature (DKIM) or mail server (SPF) of a domain other than the
-    sender's proves nothing.
+    anybody can have written them. A signature (DKIM) or mail server (SPF) of another domain proves nothing.
     """
     if authserv_id is None:
         return False
@@ -549,13 +549,13 @@ def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
 
 
 def message_id_of(mail: Message) -> str | None:
-    """Return an e-mail's own id, if it has a valid one."""
+    """Return the message id of an e-mail, if it has a valid one."""
     match = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
     return match[0] if match else None
 
 
 def thread_of(mail: Message) -> Thread:
-    """Return an e-mail's subject and its references, the oldest first."""
+    """Return the subject and the references of an e-mail, oldest reference first."""
     references, answered = _message_ids(mail, "References"), _message_ids(mail, "In-Reply-To")
     known_values = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
     known_values += [value for value in answered[:_MAX_REFERENCES] if value not in known_values]
@@ -567,14 +567,14 @@ def thread_of(mail: Message) -> Thread:
 def _message_ids(mail: Message, name: str) -> list[str]:
     """Return the message ids in a header.
 
-    Mail programs may fold or encode ids, and write text around them.
+    Mail programs can fold or encode ids, and write text around them.
     """
     text = " ".join(_decode_header(_line(value)) for value in mail.get_all(name) or ())
     return MESSAGE_ID.findall("".join(text.split()))
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
-    """Yield the parts of an e-mail that are not containers, each with its IMAP part number.
+    """Yield the parts of an e-mail that contain no other parts, each with its IMAP part number.
 
     Raises:
         Malformed: There are too many parts, or they are nested too deeply.
@@ -598,13 +598,13 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
 def _content(
     mail: Message, where: Where, subject: str
 ) -> tuple[str, Forwarded | None, tuple[Attachment, ...]]:
-    """Return the sender's own text, the forwarded text, and the files."""
+    """Return the text of the sender, the forwarded text, and the files."""
     plain: list[str] = []
     pages: list[str] = []
     media: list[Attachment] = []
     for section, part in leaves(mail):
         name, is_container = _filename(part), part.get_content_maintype() == "multipart"
-        # a container without parts is treated as text
+        # a multipart without parts is treated as text
         kind = "text/plain" if is_container else part.get_content_type()
         is_text = kind in ("text/plain", "text/html") and name is None
         if (
@@ -643,7 +643,8 @@ def _content(
                 for attachment in media
             ),
         )
-    # Mail programs mix the files of a forwarded e-mail with the sender's own: they cannot be told apart.
+    # Mail programs mix the files of a forwarded e-mail with those of the sender, and nobody can tell which is
+    # which.
     return own, forwarded, Attachment.foreign(media)
 
 
@@ -675,7 +676,7 @@ def _line(value: object) -> str:
 
 
 def _decode_header(text: str) -> str:
-    """Return a decoded header; words with an invalid encoding are left unchanged."""
+    """Return a decoded header; leave words with an invalid encoding unchanged."""
     try:
         return str(make_header(decode_header(text)))
     except (HeaderParseError, LookupError, ValueError):
@@ -698,17 +699,17 @@ def _param(part: Message, name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# Access to a mailbox by IMAP and to a mail server by SMTP. All calls block, so they must run on a thread, and
-# only one thread may use a `Mailbox`. Errors and logs never contain passwords or the text of an e-mail.
+# Access to a mailbox by IMAP and to a mail server by SMTP. All calls block, so make them on a thread. Only
+# one thread at a time may use a `Mailbox`. Errors and logs never contain passwords or the text of an e-mail.
 
 
 _MAX_LINE_LENGTH = 998
-"""Maximum characters of a line.
+"""Maximum characters of a header line.
 
-Headers that fit into such a line are not folded, because some programs lose a folded message id.
+Shorter headers are not folded, because some programs lose a folded message id.
 """
 _MAX_REFERENCES_LENGTH = 900
-"""Maximum characters of the `References` header, which names the e-mails of the thread."""
+"""Maximum characters of the header `References`, which names the e-mails of the thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -758,14 +759,14 @@ class Heading:
 
 _OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
 _ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
-"""The id of the e-mail that began a conversation: its message id or, if it has none, its `Where.name`."""
+"""Matches the id of the e-mail that began a conversation: a message id or a `Where.name`."""
 
 
 def message_id_from(key: str, root: str | None, address: str) -> str:
-    """Return the message id of an outgoing e-mail; the same key gives the same id.
+    """Return the message id of an outgoing e-mail. Equal keys have equal ids.
 
-    The id contains the root of the conversation, because a reply may refer only to this e-mail. A root of
-    about 170 characters or more is omitted.
+    The id contains the id of the e-mail that began the conversation, because a reply may refer only to this
+    e-mail. An id of about 170 characters or more is omitted.
     """
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
     end = f".postroom@{address.rpartition('@')[2]}>"
@@ -774,7 +775,7 @@ def message_id_from(key: str, root: str | None, address: str) -> str:
 
 
 def root_in(message_id: str, address: str) -> str | None:
-    """Extract the conversation's root from the message id of an e-mail that postroom sent."""
+    """Return the id of the first e-mail in the conversation, from the id of an e-mail that postroom sent."""
     match = _OWN_ID.fullmatch(message_id)
     if match is None or match[2] != address.rpartition("@")[2]:
         return None
@@ -783,14 +784,14 @@ def root_in(message_id: str, address: str) -> str | None:
 
 
 def subject_of(thread: Thread | None, fallback: str) -> str:
-    """Return the subject of an answer: the subject of its thread, prefixed with a single `Re: `."""
+    """Return the subject of an answer: a single `Re: ` and the subject of the thread."""
     subject = one_line(thread.subject if thread is not None and thread.subject else fallback)
     subject = "".join(value if value.isprintable() else " " for value in subject)
     return subject if subject.lower().startswith("re:") else f"Re: {subject}"
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return the references of an answer: the root, then as many of the newest as fit into one line."""
+    """Return the references of an answer: the first e-mail, and the newest ones that fit into one line."""
     known_values = [root or "", *(thread.references if thread else ()), answered or ""]
     texts = list(dict.fromkeys(value for value in known_values if MESSAGE_ID.fullmatch(value)))
     while len(texts) > 2 and sum(map(len, texts)) + len(texts) > _MAX_REFERENCES_LENGTH:
@@ -801,7 +802,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
 def written(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
-    """Build an e-mail that contains the text as plain text and as HTML, and the file if there is one."""
+    """Return an e-mail with a text, as plain text and as HTML, and a file if there is one."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
     charset.body_encoding = QP
@@ -844,7 +845,7 @@ def _as_part(attachment: Attachment, data: bytes) -> MIMEApplication:
 
 
 def refusal(error: SMTPException) -> SendResult:
-    """Convert an SMTP refusal to a result. The server has not accepted the e-mail."""
+    """Convert a refusal by SMTP to a result. The server has not accepted the e-mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(
             SendErrorKind.BAD_FORMAT, "the mail server does not support sending this e-mail"
@@ -881,7 +882,7 @@ NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
 
 
 class Security(StrEnum):
-    """How a connection is encrypted."""
+    """The way in which a connection is encrypted."""
 
     SSL = "ssl"
     STARTTLS = "starttls"
@@ -889,7 +890,7 @@ class Security(StrEnum):
 
 
 class LoginRefused(Exception):
-    """A server refuses the user name and password. `passing` is true if the refusal may be temporary."""
+    """A server refused the user name or the password. `passing` is true if the refusal may be temporary."""
 
     def __init__(self, server: str, *, passing: bool = False) -> None:
         super().__init__(f"the {server} server rejected the login")
@@ -898,7 +899,7 @@ class LoginRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The address of a server, and the bot's credentials."""
+    """The address of a server, with the bot's credentials."""
 
     host: str
     port: int
@@ -909,12 +910,12 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context for the server's connections, which trusts `ca_file` if one is set."""
+        """Return the TLS context for connections to the server. It trusts `ca_file`, if there is one."""
         return ssl.create_default_context(cafile=self.ca_file)
 
 
 class Mailbox:
-    """One folder of one user's mailbox, read by IMAP. The connection is opened again after each failure."""
+    """Reads one folder of a mailbox by IMAP, and connects again after each failure."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
@@ -923,11 +924,11 @@ class Mailbox:
         self.validity = 0
 
     def open(self) -> None:
-        """Log in and choose the folder.
+        """Log in, and select the folder.
 
         Raises:
             LoginRefused: The user name or the password is wrong.
-            OSError, IMAP4.error: There is no connection, or no such folder.
+            OSError, IMAP4.error: The server is unreachable, or the folder does not exist.
         """
         self.close()
         server = self._server
@@ -951,7 +952,7 @@ class Mailbox:
         self.validity = int(values[0]) if values and values[0] else 0
 
     def close(self) -> None:
-        """Log out if the connection still works."""
+        """Log out, if the connection still works."""
         imap, self._imap = self._imap, None
         if imap is not None:
             with suppress(*NETWORK):
@@ -960,7 +961,7 @@ class Mailbox:
                 imap.shutdown()
 
     def break_off(self) -> None:
-        """Cut the connection from another thread, so that waiting calls fail at once."""
+        """Close the connection from another thread, so that waiting calls fail at once."""
         if (imap := self._imap) is not None:
             with suppress(OSError):
                 imap.sock.shutdown(socket.SHUT_RDWR)
@@ -975,7 +976,7 @@ class Mailbox:
         return sorted(int(part) for line in items if line for part in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
-        """Return an e-mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
+        """Return an e-mail, cut after `most` bytes, and whether it was cut; None if it no longer exists."""
         size = _SIZE.search(
             b" ".join(
                 [
@@ -996,10 +997,10 @@ class Mailbox:
         _response_data(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
-        """Return the file that a reference names; None if the reference is invalid, or the file is gone.
+        """Return the file that a reference names; None if there is no such file.
 
         Raises:
-            TooLarge: The file is larger; not much more than `most` bytes was read.
+            TooLarge: The file is larger than `most` bytes. Not much more was read.
         """
         match = _REF.fullmatch(ref)
         if match is None or int(match[1]) != self.validity:
@@ -1023,7 +1024,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers needed to answer an e-mail; None if the e-mail is no longer there."""
+        """Return the headers needed to answer an e-mail; None if the e-mail no longer exists."""
         imap = self._open()
         items = [
             part
@@ -1050,7 +1051,7 @@ class Mailbox:
 
 
 def _response_data(answer: tuple[str, Any]) -> list[Any]:
-    """Return the data of a server's response.
+    """Return the data in a response from the server.
 
     Raises:
         IMAP4.error: The server refused the command.
@@ -1062,7 +1063,7 @@ def _response_data(answer: tuple[str, Any]) -> list[Any]:
 
 
 def check(server: Server, domain: str) -> None:
-    """Log in to a mail server and log out again, to check the credentials.
+    """Check the credentials for a mail server: log in, and log out again.
 
     Raises:
         LoginRefused: The user name or the password is wrong.
@@ -1072,7 +1073,7 @@ def check(server: Server, domain: str) -> None:
 
 
 def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
-    """Try once to send an e-mail. If the connection breaks at the end, the result's kind is unknown."""
+    """Try once to send an e-mail. If the connection breaks at the end, the result is unknown."""
     try:
         smtp = _connect_smtp(server, domain)
     except LoginRefused as error:
@@ -1091,7 +1092,7 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
 
 
 def _send_envelope(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
-    """Send the envelope (sender and recipient); return the refusal, or None if the server accepts both."""
+    """Send the sender and the recipient; return the refusal, or None if the server accepts both."""
     try:
         size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
         code, data = smtp.mail(message.sender, size)
@@ -1158,39 +1159,39 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"password": "token", "smtp_password": "api_key"}
     address: str
-    """The bot's address."""
+    """The address of the bot."""
     imap_host: Line
     smtp_host: Line
     name: str | None = None
     """The display name of the bot in its e-mails."""
     user: Line | None = None
-    """The user name for the mailbox. If None, it is `address`."""
+    """The user name for the mailbox. If None, `address` is used."""
     smtp_user: Line | None = None
-    """The user name for the outgoing mail server. If None, it is the user name for the mailbox."""
+    """The user name for the SMTP server. If None, the user name for the mailbox is used."""
     imap_port: Port | None = None
-    """The port of the IMAP server. If None, it is the usual port for `imap_security`."""
+    """The port of the IMAP server. If None, the usual port for `imap_security` is used."""
     smtp_port: Port | None = None
-    """The port of the SMTP server. If None, it is the usual port for `smtp_security`."""
+    """The port of the SMTP server. If None, the usual port for `smtp_security` is used."""
     imap_security: Security = Security.SSL
     smtp_security: Security = Security.STARTTLS
     allow_plain: bool = False
-    """Whether unencrypted connections (`plain`) are allowed to other machines."""
+    """Whether connections to other machines may be unencrypted (`plain`)."""
     ca_file: FilePath | None = None
-    """A file with the certificates that are trusted instead of the system's."""
+    """A file with certificates, which are trusted instead of those of the system."""
     authserv_id: Line | None = None
     """The server whose `Authentication-Results` headers are trusted."""
     folder: Line = "INBOX"
     """The IMAP folder that is polled for mail."""
     subject: Line = "your message"
-    """The subject of answers to mail that has been deleted."""
+    """The subject of an answer to an e-mail that has been deleted."""
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
-    """The pause between two polls of the folder."""
+    """The pause between two polls of the folder, in milliseconds."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
-    """The age, in days, above which unread e-mail is ignored."""
+    """The age, in days, above which an unread e-mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of an e-mail that are read; the metadata `truncated` is true if the e-mail is longer."""
+    """Maximum bytes of an e-mail that are read. If it is longer, the metadata `truncated` is true."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
-    """The time limit for one step of a conversation with a server."""
+    """The time limit for one step of a connection to a server, in milliseconds."""
 
     def __post_init__(self) -> None:
         if ADDRESS.fullmatch(self.address) is None:
@@ -1207,7 +1208,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
 
     @property
     def domain(self) -> str:
-        """The domain of the bot's address."""
+        """The domain in the address of the bot."""
         return self.address.rpartition("@")[2].lower()
 
     def imap(self, password: str) -> Server:
@@ -1242,14 +1243,14 @@ def _password(secret: str | None, name: str) -> str:
 
 
 _BATCH = 50
-"""Maximum number of e-mails in one poll. If there are more, the next poll follows soon."""
+"""Maximum number of e-mails in a poll. If there are more, the next poll follows soon."""
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
 """Maximum number of e-mails whose subject and references are cached."""
 _MAX_LOOKED_UP = 20
-"""How many of an e-mail's newest references are looked up."""
+"""The number of an e-mail's newest references that are looked up."""
 _PATIENCE = 10.0
-"""How many seconds `disconnect` waits for an active step."""
+"""The number of seconds that `disconnect` waits for an active step."""
 T = TypeVar("T")
 
 
@@ -1277,24 +1278,24 @@ class EmailAdapter(BasePlatformAdapter):
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._is_open = False
-        """Whether the mailbox is open. The mailbox is opened again after a network failure."""
+        """Whether the mailbox is open. After a network failure, it is opened again."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 
     @property
     def account(self) -> str:
-        """The bot's address."""
+        """The address of the bot."""
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the name of the mailbox, because two processes that read it would both answer."""
+        """Return the name of the mailbox: two processes that read it would both answer."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in to both servers and start polling for mail."""
+        """Log in to both servers, and start to poll for mail."""
         await self.disconnect()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
         self.liveness.state = AdapterState.CONNECTING
@@ -1310,7 +1311,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
-        """Stop polling, and abort an active step by cutting the connection to the mailbox."""
+        """Stop polling, and end an active step by closing the connection to the mailbox."""
         await self._end_tasks()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -1320,7 +1321,7 @@ class EmailAdapter(BasePlatformAdapter):
             await asyncio.wait((ended,), timeout=_PATIENCE)
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
-        """Perform a step with the mailbox on a thread, after all earlier steps."""
+        """Perform a step with the mailbox on a thread, after all earlier steps have ended."""
         if self._thread is None:
             raise ServerUnavailable("the connection to the mailbox is closed", remedy="postroom retries")
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
@@ -1348,7 +1349,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over one e-mail; mark it as read once its message is stored, or if it can never be stored."""
+        """Hand over an e-mail; mark it as read when its message is stored, or can never be stored."""
         value = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if value is not None:
             await self.take_in(value[0], partial(self._hand_over, uid, *value))
@@ -1362,10 +1363,10 @@ class EmailAdapter(BasePlatformAdapter):
             await self.handle_message(event)
 
     async def _find_root(self, source: SessionSource, references: Sequence[str]) -> str | None:
-        """Return the id of the e-mail that began the conversation, for an e-mail with these references.
+        """Return the id of the first e-mail in a conversation, for an e-mail with these references.
 
-        The newest reference that names an e-mail from postroom, or a stored one of the same sender, decides.
-        Not every reference need be present, because some mail programs refer only to the answered e-mail.
+        The result comes from the newest reference to an e-mail that postroom sent, or to a stored e-mail of
+        the same sender. Some mail programs refer only to the answered e-mail, so references may be missing.
         """
         for message_id in reversed(references[-_MAX_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
@@ -1376,7 +1377,7 @@ class EmailAdapter(BasePlatformAdapter):
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
-        """Parse an e-mail. Call this on a thread, because parsing a large e-mail takes a long time."""
+        """Parse an e-mail. A large e-mail takes long, so call this function on a thread."""
         mail = parsed(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
@@ -1397,7 +1398,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send an e-mail to an address, as a reply if there is an e-mail to reply to."""
+        """Send an e-mail to an address; if there is an e-mail to reply to, send a reply."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
 
     async def send_media(
@@ -1414,7 +1415,7 @@ class EmailAdapter(BasePlatformAdapter):
             return await self._write(chat_id, caption or "", None, metadata or {}, file)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a received file, from the bot's own mailbox only."""
+        """Yield a received file from the bot's mailbox."""
         try:
             data = await self._on_thread(lambda: self._mailbox.part(attachment.ref, most=max_bytes))
         except NETWORK as error:
@@ -1461,7 +1462,7 @@ class EmailAdapter(BasePlatformAdapter):
         return result
 
     async def _find_thread(self, message_id: str | None) -> Thread | None:
-        """Return the subject and the references of an e-mail, from the cache or else from the mailbox."""
+        """Return the subject and the references of an e-mail, from the cache or from the mailbox."""
         if message_id is None or MESSAGE_ID.fullmatch(message_id) is None:
             return self._threads.get(message_id or "")
         if message_id in self._threads or self._thread is None:
@@ -1470,7 +1471,7 @@ class EmailAdapter(BasePlatformAdapter):
             raw = await self._on_thread(lambda: self._mailbox.headers(message_id))
             thread = None if raw is None else thread_of(parsed(raw))
         except (*NETWORK, Malformed, ServerUnavailable):
-            return None  # the answer is sent with a default subject rather than not at all
+            return None  # the answer is then sent with a default subject
         if thread is not None:
             self._remember(message_id, thread)
         return thread
@@ -1484,7 +1485,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
 
 
 def _connection_error(error: BaseException) -> PostroomError | None:
-    """Convert a connection failure to an error for the operator; None if it is another kind of error."""
+    """Convert a failure of the connection to an error for the operator; return None for other errors."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

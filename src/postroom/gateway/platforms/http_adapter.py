@@ -1,4 +1,4 @@
-"""Shared parts of adapters whose platform calls this server: refusals, size limits, JSON input and output.
+"""The base class of adapters whose platform calls this server, with refusals, size limits and JSON.
 
     request ──▶ open? ──▶ caller? ──▶ body, bounded ──▶ understood ──▶ stored ──▶ answered with success
                  503       401         413, 415          400            503 if it could not be stored
@@ -30,7 +30,7 @@ _SAFE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"
 
 
 class Refused(Exception):
-    """A request is refused. The text is for the sender of the request and quotes no secret."""
+    """A request is refused. The text is for the caller, and quotes no secret."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Refused(Exception):
 class HttpAdapter(BasePlatformAdapter):
     """An adapter that only answers HTTP requests.
 
-    Such an adapter counts as connected as soon as it accepts requests.
+    The adapter counts as connected as soon as it accepts requests.
     """
 
     beats: ClassVar[bool] = False
-    """Whether the adapter has readers that need heartbeats."""
+    """Whether the adapter has open streams that need heartbeats."""
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Start accepting requests."""
@@ -74,26 +74,26 @@ class HttpAdapter(BasePlatformAdapter):
             self._beat()
 
     def _beat(self) -> None:
-        """Send a heartbeat to all readers."""
+        """Send a heartbeat to all open streams."""
 
     async def disconnect(self) -> None:
-        """Refuse all requests from now on. Messages of active requests are no longer acknowledged."""
+        """Refuse all requests from now on, and acknowledge no message of an active request."""
         self.liveness.state = AdapterState.STOPPED
         await self._tasks.close()
 
     def _shape(self, refusal: Refused) -> Response:
-        """Convert a refusal to a response in the form that this platform's callers expect."""
+        """Return the response for a refusal, in the form that this platform's callers expect."""
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Convert a refusal by the surrounding server to the form that this platform's callers expect."""
+        """Return the response for a refusal by the server, in the form that the platform's callers expect."""
         refusal = Refused(status, code, message)
         refusal.headers.update(headers)
         return self._refuse(refusal)
 
     def _serve(self, work: Endpoint) -> Endpoint:
-        """Wrap an endpoint so that every expected failure is counted and converted to a response."""
+        """Wrap an endpoint: count every expected failure, and convert it to a response."""
 
         async def serve(request: Request) -> Response:
             try:
@@ -115,7 +115,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return the receiver of messages, without which no message may be acknowledged.
+        """Return the object that receives messages.
 
         Raises:
             Refused: The adapter is not receiving.
@@ -125,7 +125,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
-        """Pass a message to the gateway. After this returns, the caller may acknowledge the message.
+        """Pass a message to the gateway. When the call returns, the message may be acknowledged.
 
         Raises:
             StoreError, InputError: As in `handle_message`.
@@ -142,7 +142,7 @@ def _not_now(message: str) -> Refused:
 def json_response(
     data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return data as ASCII JSON, so that lone surrogates can be sent too."""
+    """Return data as ASCII JSON, so that even lone surrogates can be sent."""
     return Response(
         json.dumps(data),
         status_code=status,
@@ -152,10 +152,10 @@ def json_response(
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read and return the raw body, of which at most `limit` bytes are read.
+    """Return the raw body, which may have at most `limit` bytes.
 
     Raises:
-        Refused: The body is longer, or arrives too slowly.
+        Refused: The body is longer than `limit`, or arrives too slowly.
         ClientDisconnect: The client disconnected.
     """
     try:
@@ -171,7 +171,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def bounded_body(request: Request, limit: int) -> bytes | None:
-    """Return the raw body; None if it has more than `limit` bytes. No more than `limit` bytes are read.
+    """Return the raw body; None if it has more than `limit` bytes. At most `limit` bytes are read.
 
     Raises:
         ClientDisconnect: The client disconnected.

@@ -1,10 +1,10 @@
-"""Matrix, through its client-server API: long polls for incoming events, transactions for outgoing ones.
+"""The Matrix channel: receives events by long polling, and sends them in transactions.
 
-The token is an access token; logging in with a password is not supported.
+`token` is an access token. A log-in with a password is not supported.
 
-Encryption is not supported: an encrypted room gets a single notice that the bot cannot read it. The position
-in the stream advances after every message of a batch is stored. Only invitations from users in `allow` are
-accepted. If the homeserver leaves a gap in a room after a long absence, the missing messages are requested.
+Encryption is not supported: an encrypted room gets one notice that the bot cannot read it. The position in
+the event stream advances when every message of a batch is stored. Only invitations from users in `allow` are
+accepted. If the homeserver leaves out messages of a room after a long absence, the adapter requests them.
 """
 
 import asyncio
@@ -60,13 +60,14 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# Convert Matrix events to postroom's types, without I/O. Events that violate the protocol raise `Malformed`.
+# Functions without I/O that convert Matrix events to postroom's types. If an event violates the protocol,
+# they raise `Malformed`.
 
 
 LARGEST_EVENT = 60_000
-"""Maximum bytes of an event's content.
+"""Maximum bytes of the content of an event.
 
-A homeserver refuses events that have more than 65,536 bytes including its own additions.
+A homeserver refuses events that have more than 65,536 bytes together with the fields that it adds.
 """
 SENT_AS = {
     MessageType.PHOTO: "m.image",
@@ -80,9 +81,10 @@ SENT_AS = {
 def content_of(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
-    """Return one or two event contents to send: one with markup, if it is useful and fits, and one without.
+    """Return the contents to try for a message: with markup, if it is useful and fits, then without.
 
-    The contents mention nobody, whatever the text says, because an answer must not notify a whole room.
+    The contents mention nobody, even if the text contains a mention, because an answer must not notify a
+    whole room.
     """
     plain: dict[str, Json] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
     if relation := _relation(thread_id, reply_to):
@@ -97,7 +99,7 @@ def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
     for new in content_of(text, html):
         edit: dict[str, Json] = {
             **new,
-            "body": f"* {text[:200]}",  # shown only by clients that do not support edits
+            "body": f"* {text[:200]}",  # only clients that do not support edits show this
             "m.new_content": new,
             "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
         }
@@ -125,7 +127,7 @@ def media_of(
 
 
 def transaction_id(kind: str, key: str) -> str:
-    """Return the transaction id of an event to send; the same key always gives the same id."""
+    """Return the transaction id for an event to send. Equal keys have equal ids."""
     return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
@@ -166,7 +168,7 @@ def _fits(content: Mapping[str, Json]) -> bool:
 
 
 def _weight(value: Json) -> int:
-    """Return an upper bound for the number of bytes of a value as JSON."""
+    """Return an upper bound of the number of bytes that a value needs as JSON."""
     if isinstance(value, str):
         return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(item) for item in '"\\\n\t')
     if isinstance(value, Mapping):
@@ -175,7 +177,7 @@ def _weight(value: Json) -> int:
 
 
 REMEMBERED_NAMES = 2_000
-"""Maximum number of members of one room whose display names are kept."""
+"""Maximum number of display names that are cached for a room."""
 KINDS = {
     "m.image": MessageType.PHOTO,
     "m.video": MessageType.VIDEO,
@@ -187,7 +189,7 @@ SYNC_FILTER = (
     '{"room":{"timeline":{"limit":50},"state":{"lazy_load_members":true},"ephemeral":{"types":[]},'
     '"account_data":{"types":[]}},"presence":{"types":[]},"account_data":{"types":[]}}'
 )
-"""The filter of sync requests, which selects only the data that the adapter uses."""
+"""The filter of sync requests. It selects only the data that the adapter uses."""
 _MEDIA = re.compile(r"mxc://([\w.\-:\[\]]{1,255})/([\w\-.~]{1,255})", re.ASCII)
 _PILL = re.compile(r'<a href="https://matrix\.to/#/([^"]{1,300})"[^>]{0,200}>([^<]{0,255})</a>')
 _QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
@@ -214,7 +216,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class Relation(Struct, frozen=True, kw_only=True):
-    """The thread that an event belongs to, or the message that it replaces or replies to."""
+    """The thread of an event, or the message that the event replaces or replies to."""
 
     rel_type: str | None = None
     event_id: str | None = None
@@ -291,16 +293,16 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def poll_words(self) -> str:
-        """The question and the answers of its poll."""
+        """The question and the answers of a poll in the message."""
         return str(self.started_poll or self.former_poll or self.poll or Poll())
 
     def positioned(self, text: str) -> str:
-        """Return the description of a location with the coordinates, which only `geo_uri` contains."""
+        """Return the description of a location with its coordinates, which only `geo_uri` contains."""
         match = _POSITION.match(self.geo_uri or "")
         return f"Location: {text} ({match[1]}, {match[2]})" if match else f"Location: {text}"
 
     def with_addresses(self, text: str) -> str:
-        """Return a text with the addresses of its links, which clients include only in the HTML form."""
+        """Return a text with the addresses of its links, which are only in the HTML form of the message."""
         items = _LINK.findall(self.formatted_body or "")
         pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in items}
         missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
@@ -308,7 +310,7 @@ class Content(Struct, frozen=True, kw_only=True):
         return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
 
     def attachments(self, kind: MessageType) -> tuple[Attachment, ...]:
-        """Return the message's file; nothing if the file is encrypted.
+        """Return the file of the message, unless it is encrypted.
 
         Raises:
             Malformed: The file is not on the homeserver.
@@ -324,7 +326,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class RoomEvent(Struct, frozen=True, kw_only=True):
-    """An event of a room. The content of an event is parsed according to its type."""
+    """An event in a room. Its content is parsed according to its type."""
 
     type: str
     content: dict[str, Json]
@@ -337,7 +339,7 @@ class RoomEvent(Struct, frozen=True, kw_only=True):
 
 
 def read(told: object, kind: type[S]) -> S:
-    """Parse received data into a struct of this type.
+    """Convert received data to a struct of this type.
 
     Raises:
         Malformed: The data has a different form. The error does not quote it.
@@ -359,9 +361,9 @@ class Room:
     joined: int | None = None
     invited: int = 0
     counted: bool = False
-    """Whether the server has reported the number of members.
+    """Whether the homeserver has reported the number of members.
 
-    A server that has reported the number then reports every change of it.
+    From then on, the homeserver reports every change of the number.
     """
     names: dict[str, str] = field(default_factory=dict)
 
@@ -371,7 +373,7 @@ class Room:
         return self.joined is not None and self.joined + self.invited <= 2
 
     def learn(self, event: object) -> None:
-        """Process a state event; other or unreadable events are ignored."""
+        """Process a state event; ignore other and unreadable events."""
         if not isinstance(event, dict) or not isinstance(content := event.get("content"), dict):
             return
         match event.get("type"):
@@ -392,7 +394,7 @@ class Room:
                         del self.names[next(iter(self.names))]
 
     def count(self, summary: object) -> None:
-        """Record the number of members that the server reports."""
+        """Record the number of members that the homeserver reports."""
         fields = summary if isinstance(summary, dict) else {}
         joined, invited = fields.get("m.joined_member_count"), fields.get("m.invited_member_count")
         if isinstance(joined, int):
@@ -403,7 +405,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's identity on this homeserver, and the second command prefix in addition to the slash."""
+    """The bot's identity on the homeserver, and the prefix for commands besides the slash."""
 
     user_id: str
     name: str | None = None
@@ -411,7 +413,7 @@ class Ourselves:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """The names with which people address the bot, longest first."""
+        """The names by which people address the bot, longest first."""
         local = self.user_id[1:].partition(":")[0]
         return tuple(name for name in (self.user_id, f"@{local}", self.name, local) if name)
 
@@ -427,14 +429,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A relevant event. For edits and deletions, `message_id` is the id of the original message."""
+    """A relevant event. For an edit or deletion, `message_id` is the id of the original message."""
 
     kind: Kind
     event: MessageEvent
 
 
 def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
-    """Interpret an event in a room's timeline; return None if the event is irrelevant.
+    """Convert an event in the timeline of a room; return None if the event is irrelevant.
 
     Raises:
         Malformed: The event violates the protocol.
@@ -449,7 +451,7 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
     if event.type == "m.room.encrypted":
         return Heard(kind=Kind.ENCRYPTED, event=_bare(event, room, me, sender, event_id))
     if event.type not in ("m.room.message", "m.sticker", *POLLS) or not event.content:
-        return None  # an event without content was deleted before we received it
+        return None  # the event has no content, because it was deleted already
     content, message = read(event.content, Content), _bare(event, room, me, sender, event_id)
     relation = content.relation or Relation()
     if event.type in POLLS:
@@ -463,18 +465,18 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
         _fill(message, content.new, me, is_sticker=False)
         return Heard(kind=Kind.EDIT, event=message)
     if content.msgtype == "m.notice":
-        return None  # the protocol reserves notices for programs, and nobody may answer them
+        return None  # only programs send notices, and the protocol forbids answers to them
     _relate(message, relation)
     _fill(message, content, me, is_sticker=event.type == "m.sticker")
     return Heard(kind=Kind.MESSAGE, event=message)
 
 
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
-    """Return a timeline without the messages that were sent before the bot belonged to the room.
+    """Return a timeline without the messages that were sent before the bot was invited to the room.
 
-    If the bot joins within the timeline, the result begins with the bot's invitation or, if there is none,
-    with its joining. Messages between the invitation and the joining are for the bot, because people invite
-    it and write at once.
+    If the bot joins within the timeline, the result begins with the bot's invitation, or with the join if
+    there is no invitation. Messages after the invitation are for the bot, because people invite the bot and
+    write at once.
     """
     marker, invited = None, False
     for at, event in enumerate(events):
@@ -491,21 +493,21 @@ def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[ob
 
 
 def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the rooms of a batch in which the bot has this membership: join, leave or invite."""
+    """Return the rooms of a batch in which the bot has the membership `which`: join, leave or invite."""
     rooms = batch.get("rooms")
     room = rooms.get(which) if isinstance(rooms, dict) else None
     return [item for item in room.items() if isinstance(item[1], dict)] if isinstance(room, dict) else []
 
 
 def events_of(info: Mapping[str, Any], which: str) -> list[object]:
-    """Return the events of one part of a room's data in a batch."""
+    """Return the events in the part `which` of a room's data."""
     part = info.get(which)
     value = part.get("events") if isinstance(part, dict) else None
     return value if isinstance(value, list) else []
 
 
 def inviter(events: Iterable[object], me: Ourselves) -> str | None:
-    """Return the user who invited the bot, according to a room's stripped state; None if it does not say."""
+    """Return the user who invited the bot, from the stripped state of a room; None if it names no user."""
     for event in events:
         if (
             isinstance(event, dict)
@@ -519,13 +521,13 @@ def inviter(events: Iterable[object], me: Ourselves) -> str | None:
 
 
 def all_older(events: Iterable[object], floor: int) -> bool:
-    """Return whether all of these events claim to be older than this time."""
+    """Return whether the timestamps of all these events are earlier than `floor`."""
     ages = [_mapping(event).get("origin_server_ts") for event in events]
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
 def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
-    """Return the sender, text and files of an event that was replied to; None if it is not a message."""
+    """Return the sender, text and files of an event that was replied to; None if the event is no message."""
     try:
         event = read(told, RoomEvent)
         content = read(event.content, Content)
@@ -544,13 +546,13 @@ def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
 
 
 def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
-    """Return a path of the client-server API, with each part quoted so that it remains one segment."""
+    """Return a path of the client-server API, with each part quoted as one segment."""
     path = "/".join((base, *(quote(part, safe="") for part in parts)))
     return f"{path}?{urlencode(query)}" if query else path
 
 
 def media_path(ref: str) -> str | None:
-    """Return the path of a file on the bot's homeserver; None if the reference is not a Matrix media URI."""
+    """Return the path of a file on the homeserver; None if `ref` is not a Matrix media URI."""
     match = _MEDIA.fullmatch(ref)
     if match is None or set(match[2]) <= {"."} or set(match[1]) <= {"."}:
         return None
@@ -579,7 +581,7 @@ def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: 
 
 
 def _relate(message: MessageEvent, relation: Relation) -> None:
-    """Set the thread of a message, and the message that it replies to, from its relation."""
+    """Set the thread of a message and the message to which it replies, from its relation."""
     in_thread = relation.rel_type == "m.thread"
     if in_thread and message.source is not None:
         message.source = structs.replace(message.source, thread_id=_identifier(relation.event_id, "$"))
@@ -589,12 +591,12 @@ def _relate(message: MessageEvent, relation: Relation) -> None:
 
 
 def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker: bool) -> None:
-    """Fill in the text and the files of a message from its content."""
+    """Set the text and the files of a message from its content."""
     if content.body is None:
         raise Malformed("a message from Matrix has no body")
     text, quote_of_old = clean(content.body), ""
     if message.reply_to_message_id is not None:
-        # Separate a text from the quotation that older clients put in front of a reply; return both.
+        # Separate a text from the quotation that older clients put in front of a reply.
         if not text.startswith("> "):
             without_fallback = text, ""
         else:
@@ -633,7 +635,7 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
 
 
 def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a message mentions the bot, and the names by which it does."""
+    """Return whether a message mentions the bot, and by which names."""
     pills = _PILL.findall(content.formatted_body or "")
     names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
     if content.mentions is not None:
@@ -646,7 +648,7 @@ def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[s
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return the text without the bot's name at the beginning, and without its full names elsewhere."""
+    """Return a text without the bot's name at the beginning, and without the bot's full names elsewhere."""
     for name in sorted(set(names), key=len, reverse=True):
         match = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if match is not None:
@@ -659,7 +661,7 @@ def _without_names(text: str, names: Sequence[str]) -> str:
 
 
 def _command(text: str, me: Ourselves) -> str:
-    """Return a text with the alternative command prefix replaced by a slash."""
+    """Return a text in which the second command prefix is replaced by a slash."""
     sign = me.command_prefix
     if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
         return f"/{text[len(sign) :]}"
@@ -667,7 +669,7 @@ def _command(text: str, me: Ourselves) -> str:
 
 
 def _identifier(value: object, sigil: str) -> str:
-    """Return a valid identifier of the protocol unchanged.
+    """Return an identifier of the protocol, if it is valid.
 
     Raises:
         Malformed: The value is not an identifier.
@@ -690,8 +692,8 @@ def _name(value: object) -> str | None:
     return (one_line(value) or None) if isinstance(value, str) else None
 
 
-# Requests to one homeserver, and to no other host (ADR 72). The token is sent in a header. It never appears
-# in an address, a log or an error.
+# Requests to one homeserver, and to no other host (ADR 72). The token is sent in a header, and is never part
+# of an address, a log or an error.
 
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -706,14 +708,15 @@ FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 class Answer:
     """The outcome of a request.
 
-    Status 0 means no response; `lost` is true if the request may have arrived.
+    The status 0 means that there was no response. `lost` is true if the request may have arrived
+    nevertheless.
     """
 
     status: int = 0
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     lost: bool = False
     wait_ms: int | None = None
-    """The pause that the response's header requests."""
+    """The pause that a header of the response asks for, in milliseconds."""
 
     @property
     def ok(self) -> bool:
@@ -722,18 +725,18 @@ class Answer:
 
     @property
     def errcode(self) -> str:
-        """The protocol's error code, if it is a valid one."""
+        """The error code of the protocol; "" if there is no valid code."""
         code = self.body.get("errcode")
         return code if isinstance(code, str) and code.isascii() and code.isidentifier() else ""
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the token is invalid, so that waiting does not help."""
+        """Whether the token is invalid, so that a retry does not help."""
         return self.status == 401 or self.errcode in FATAL
 
     @property
     def retry_after_ms(self) -> int | None:
-        """The pause that the homeserver requests."""
+        """The pause that the homeserver asks for, in milliseconds."""
         retry_after_ms = self.body.get("retry_after_ms")
         return (
             min(retry_after_ms, 3_600_000)
@@ -742,12 +745,12 @@ class Answer:
         )
 
     def said(self) -> str:
-        """Return a short description of the failure without secrets."""
+        """Return a short description of the failure, without secrets."""
         return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
 
 
 class Homeserver:
-    """Sends requests to one homeserver as one user. Call `open` first; `close` may be called repeatedly."""
+    """Sends requests to a homeserver as one user. Call `open` first. A repeated `close` does nothing."""
 
     def __init__(self, base_url: str, token: str) -> None:
         self._base_url = base_url.rstrip("/")
@@ -786,7 +789,7 @@ class Homeserver:
     ) -> Answer:
         """Send a request and return its outcome.
 
-        A network failure is returned as an outcome with status 0.
+        After a network failure, the outcome has the status 0.
         """
         data = (
             body
@@ -808,7 +811,7 @@ class Homeserver:
         """Return the bytes at a path, or the failed outcome.
 
         Raises:
-            TooLarge: There are more than `max_bytes`; nothing beyond that was read.
+            TooLarge: There are more than `max_bytes`. Nothing beyond that was read.
         """
         answer, raw = await self._once("GET", path, None, None, 60_000, max_bytes)
         return answer if raw is None or not answer.ok else raw
@@ -832,7 +835,7 @@ class Homeserver:
             "timeout": httpx.Timeout(timeout_ms / 1000, connect=min(CONNECT_SECONDS, timeout_ms / 1000)),
         }
         try:
-            # Redirects are not followed, because the token is for this homeserver alone.
+            # Follow no redirect, because the token is only for this homeserver.
             async with (
                 asyncio.timeout(timeout_ms / 1000),
                 self._client.stream(
@@ -852,7 +855,7 @@ class Homeserver:
             return Answer(lost=True), None
 
     def _create_client(self) -> tuple[Any, Any]:
-        """Load the library and create a client. Call it on a thread, because both read files."""
+        """Load the library and create a client. Both read files, so call this function on a thread."""
         try:
             httpx = importlib.import_module("httpx2")
         except ImportError as error:
@@ -861,8 +864,8 @@ class Homeserver:
                 value="matrix",
                 remedy=install_command("matrix"),
             ) from error
-        # Without TLS, no certificates are read. The library still requires a context, so this context trusts
-        # no certificate.
+        # Without TLS, no certificates are read. The library requires a context nevertheless, so this context
+        # trusts no certificate.
         is_plain = self._base_url.startswith("http://")
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         headers = {"Authorization": f"Bearer {self._token}"}
@@ -870,7 +873,7 @@ class Homeserver:
 
 
 def _read(raw: bytes) -> Mapping[str, Any]:
-    """Return the JSON object in a response; an empty one if it is not an object."""
+    """Return the JSON object in a response; an empty object if the response contains something else."""
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError):
@@ -878,26 +881,26 @@ def _read(raw: bytes) -> Mapping[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-# Incoming events from the homeserver: the position in its stream, and its messages in order.
+# Incoming events: the position in the homeserver's stream, and the messages in order.
 
 
 class SyncPosition:
-    """The position in the event stream of one user. The position is meaningless for other users."""
+    """The position in the event stream of one user. It has no meaning for other users."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
         self._user_id = ""
         self.since: str | None = None
         self.at = 0
-        """The time at which this position was reached."""
+        """The time when the adapter reached this position."""
         self.told: set[str] = set()
-        """Encrypted rooms that have already received the notice that the bot cannot read them."""
+        """The encrypted rooms that have got the notice that the bot cannot read them."""
 
     async def load(self, user_id: str) -> None:
-        """Load the position from the file, unless this process has a newer one.
+        """Load the position from the file, unless this process has a newer position.
 
         Raises:
-            ConfigError: The file exists and cannot be read, or its folder is not writable.
+            ConfigError: The file exists but cannot be read, or its folder is not writable.
         """
         if self._user_id == user_id and self.since is not None:
             return
@@ -916,7 +919,7 @@ class SyncPosition:
             _, self.since, self.at, self.told = kept_thread
 
     async def move(self, since: str, at: int) -> None:
-        """Advance to a position. If the file cannot be written, later messages may arrive twice."""
+        """Advance to a position and store it; if the file cannot be written, messages may arrive twice."""
         moved = since != self.since
         self.since, self.at = since, at
         if self._path is None or not moved:
@@ -942,7 +945,7 @@ def _read_position(path: Path) -> tuple[str, str, int, set[str]] | None:
 
 
 def _write_position(path: Path, text: str) -> None:
-    """Replace the file atomically; only this user may read it."""
+    """Replace the file atomically. Only its owner can read the file."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -960,17 +963,17 @@ _UNREADABLE = (
     "encryption."
 )
 _GAP_PAGES = 50
-"""Maximum number of pages, of a hundred events each, that are requested to fill one gap."""
+"""Maximum number of pages, with a hundred events each, that are requested to fill a gap."""
 _SKEW_MS = 3_600_000
-"""The assumed maximum clock difference between homeservers.
+"""The assumed maximum difference between the clocks of homeservers.
 
-If all events are older than the last round by more than this, they were known in that round.
+Events that are older than the last round by more than this were known in that round.
 """
 _NOT_THERE = (400, 403, 404)
 
 
 class Intake:
-    """Processes batches in order. A repeated event is handed over again, and its receiver ignores it."""
+    """Hands over the events of batches, in order. The receiver ignores an event that is handed over twice."""
 
     def __init__(
         self,
@@ -985,11 +988,11 @@ class Intake:
         self.me = me
         self.rooms: dict[str, Room] = {}
         self.knows_rooms = False
-        """Whether all rooms have been received since the start."""
+        """Whether this process has received all rooms since its start."""
         self.insists = True
         """Whether a batch waits for related data that cannot be requested now.
 
-        If False, the batch is processed without this data.
+        If this is False, the batch is processed without the data.
         """
         self._home = home
         self._position = position
@@ -998,16 +1001,16 @@ class Intake:
         self._take_in = take_in
 
     def begin(self, batch: Mapping[str, Any]) -> None:
-        """Record the rooms of the first batch, without handing over their messages, because these are old."""
+        """Record the rooms of the first batch, but do not hand over their old messages."""
         for room_id, info in rooms_of(batch, "join"):
             self._learn(room_id, info)
         self.knows_rooms = True
 
     async def take(self, batch: Mapping[str, Any]) -> None:
-        """Hand over the events of a batch, in order; all are stored when this returns.
+        """Hand over the events of a batch, in order. When the call returns, all of them are stored.
 
         Raises:
-            StoreError: A message could not be stored; the batch must be processed again.
+            StoreError: A message could not be stored. Process the batch again.
             ServerUnavailable: Related data could not be requested.
         """
         joined = rooms_of(batch, "join")
@@ -1032,7 +1035,7 @@ class Intake:
         return room
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
-        """Return the messages in a room between the last round and this one, oldest first."""
+        """Return the messages of a room between the last round and this round, oldest first."""
         items: list[object] = []
         floor = self._position.at - _SKEW_MS
         for _ in range(_GAP_PAGES):
@@ -1097,7 +1100,7 @@ class Intake:
                     raise Malformed("a user edited another user's message")
 
     async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
-        """Return whether an edit is by the original sender. Anybody can send an edit of any message."""
+        """Return whether an edit is by the sender of the message. Anybody can send an edit of any message."""
         old = quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
@@ -1113,9 +1116,9 @@ class Intake:
 
 _JOIN_TRIES = 5
 _INSISTS = 5
-"""Number of rounds in which to wait for events that the homeserver cannot look up.
+"""The number of rounds in which the adapter waits for an event that the homeserver cannot find.
 
-After that, processing continues, because one broken event must not block all others.
+Then the adapter continues without the event, which must not block all others.
 """
 _RENDERED_ON_THE_LOOP = 8_000
 
@@ -1126,20 +1129,20 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str
     """The homeserver, such as `https://matrix.example.org`."""
     user_id: str | None = None
-    """The user to whom the token must belong; the token of another user is refused."""
+    """The user to whom the token must belong. The token of another user is refused."""
     sync_file: FilePath | None = None
-    """The file that stores the position in the stream; if None, a process starts with new events only."""
+    """The file that stores the position in the stream. If None, a process starts with new events."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
-    """How long the homeserver may hold a sync request open while there is nothing new."""
+    """How long the homeserver may keep a sync request without new events open, in milliseconds."""
     command_prefix: str = "!"
-    """A second prefix for commands, because clients intercept `/`; empty for none."""
+    """A second prefix for commands, because clients intercept `/`; "" for no second prefix."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
 
 
 class MatrixAdapter(BasePlatformAdapter):
-    """Connects the bot, as one user, to a homeserver.
+    """Connects a bot, which is a Matrix user, to a homeserver.
 
     Raises:
         ConfigError: The token or a setting is missing or invalid.
@@ -1148,8 +1151,8 @@ class MatrixAdapter(BasePlatformAdapter):
     platform = Platform.MATRIX
     options = MatrixOptions
     capabilities = ChannelCapabilities(
-        # Matrix limits the whole event to 65,536 bytes, and an event contains its text twice: plain and as
-        # HTML. So a text may have 16,000 bytes (not characters). In an edit, the text for old clients is kept
+        # Matrix limits a whole event to 65,536 bytes, and an event contains its text twice: as plain text and
+        # as HTML. So a text may have 16,000 bytes (not characters). In an edit, the text for old clients is
         # short.
         limit=16_000,
         unit=LengthUnit.UTF8,
@@ -1159,8 +1162,8 @@ class MatrixAdapter(BasePlatformAdapter):
         reactions=True,
         media=FILES,
         min_edit_interval_ms=1_500,
-        # Each homeserver has its own limits. This limit is postroom's own, so that refused reactions do not
-        # delay answers.
+        # Each homeserver has its own limits. This limit is postroom's: refused reactions must not delay
+        # answers.
         rates=RateLimits(methods={"react": Rate(10, 1_000)}),
     )
 
@@ -1183,17 +1186,17 @@ class MatrixAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The bot's user id, which is known after `connect` has returned."""
+        """The bot's user id. It is known when `connect` has returned."""
         return self._me.user_id or "default"
 
     def lock_identity(self) -> str | None:
-        """Return the token, because two processes that receive with it would both answer."""
+        """Return the token: two processes that receive with it would both answer."""
         return self.config.token
 
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the token, find the position in the stream and start receiving."""
+        """Check the token, find the position in the event stream, and start to receive events."""
         await self.disconnect()
         self._tasks = Tasks(f"channel {self.platform.value}")
         self.liveness.state = AdapterState.CONNECTING
@@ -1253,7 +1256,7 @@ class MatrixAdapter(BasePlatformAdapter):
         )
 
     async def _begin(self) -> None:
-        """Start at the current position, so that earlier messages are not handed over."""
+        """Start at the current position of the event stream, without handing over earlier messages."""
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
@@ -1268,7 +1271,7 @@ class MatrixAdapter(BasePlatformAdapter):
     # Incoming events.
 
     async def _look(self, failures: int) -> int:
-        """Process one batch. The position advances after the whole batch has been stored."""
+        """Process a batch, and advance the position when the whole batch has been stored."""
         self._intake.insists = failures < _INSISTS
         answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
@@ -1293,7 +1296,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._accept_invites(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
-        """Request new events, with the full state of all rooms if this process does not know them yet."""
+        """Request new events; also request the state of all rooms, if this process does not know it yet."""
         query = {"filter": SYNC_FILTER, "timeout": str(timeout_ms)}
         if self._position.since is not None:
             query["since"] = self._position.since
@@ -1314,7 +1317,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room in the background, because joining a room on another server may take minutes."""
+        """Join a room in the background. On another server, this may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
@@ -1329,7 +1332,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message to a room. The homeserver accepts each `dedupe_key` only once."""
+        """Send a message to a room. The homeserver accepts only one message with each `dedupe_key`."""
         thread_id = (metadata or {}).get("thread_id")
         html = await _render(content)
         contents = content_of(content, html, thread_id=thread_id, reply_to=reply_to)
@@ -1338,7 +1341,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message. No dedupe key is needed, because repeating an edit changes nothing."""
+        """Replace a sent message. A repeated edit has no effect, so no dedupe key is needed."""
         contents = edit_of(message_id, content, await _render(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
@@ -1370,7 +1373,7 @@ class MatrixAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add a reaction to a message, or redact it."""
+        """Add a reaction to a message, or redact the reaction."""
         txn = transaction_id("react", chat_id + (takes_back or message_id))
         path = path_of("rooms", chat_id, "send", "m.reaction", txn)
         content: dict[str, Json] = reaction_to(message_id)
@@ -1392,7 +1395,7 @@ class MatrixAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Upload a file and show it in a room."""
+        """Upload a file, and show it in a room."""
         mime = attachment.mime or "application/octet-stream"
         path = path_of("upload", base="/_matrix/media/v3")
         async with self._file_turn:
@@ -1400,7 +1403,7 @@ class MatrixAdapter(BasePlatformAdapter):
             answer = await self._home.ask("POST", path, raw, content_type=mime, timeout_ms=120_000)
         url = answer.body.get("content_uri")
         if not answer.ok or not isinstance(url, str):
-            refused = self._result(answer)  # nothing was shown yet, so a repetition cannot show it twice
+            refused = self._result(answer)  # the file is not shown yet, so a repetition cannot show it twice
             kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
             return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
         thread_id = (metadata or {}).get("thread_id")
@@ -1408,7 +1411,7 @@ class MatrixAdapter(BasePlatformAdapter):
         return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}", metadata)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a received file, from the bot's own homeserver only."""
+        """Yield a received file from the bot's homeserver."""
         path = media_path(attachment.ref)
         if path is None:
             raise ServerUnavailable(
@@ -1431,7 +1434,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first of these contents that the homeserver accepts."""
+        """Send the first content that the homeserver accepts."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet whether the room is encrypted"
@@ -1444,7 +1447,7 @@ class MatrixAdapter(BasePlatformAdapter):
             return SendResult.failed(
                 SendErrorKind.TOO_LONG, f"the message has more than {self.capabilities.limit} bytes"
             )
-        # Each homeserver sets its own limits for a user, and reports when one was reached.
+        # Each homeserver sets its own limits for a user, and reports when a limit is reached.
         async with self._turn("send", None, metadata) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)

@@ -1,4 +1,4 @@
-"""The formats of texts and addresses in platform tables, and the remedy for an invalid secret."""
+"""The types of values in platform tables, and the remedy for an invalid secret."""
 
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -8,7 +8,7 @@ from msgspec import Meta
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 Line = Annotated[str, Meta(pattern=r"^[\x20-\x7e]+\Z", extra={"write": "a text of one line in ASCII"})]
 FilePath = Annotated[Line, Meta(extra={"path": True})]
-"""A path; a relative one is resolved against the folder of `gateway.toml`."""
+"""A path. A relative path is resolved against the folder of `gateway.toml`."""
 
 
 def _proxy(value: object) -> object:
@@ -27,7 +27,7 @@ Proxy = Annotated[
 
 
 def secret_remedy(name: str, what: str) -> str:
-    """Return the remedy for a missing or invalid secret. The secret must not be in `gateway.toml` itself."""
+    """Return the remedy for a missing or invalid secret, which must not be in `gateway.toml` itself."""
     return (
         f"put {what} into an environment variable or a private file, and set `{name}_env` or "
         f"`{name}_file` to its name"
@@ -35,7 +35,7 @@ def secret_remedy(name: str, what: str) -> str:
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:
-    """Refuse a value that is not a server address, or that contains a user name and a password.
+    """Refuse a value that is not the address of a server, or that contains a user name or password.
 
     Unless `plain` is true, http is allowed only for this machine.
 

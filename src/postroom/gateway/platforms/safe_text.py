@@ -11,7 +11,7 @@ from postroom.contracts.messages import Json
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BREAKS = re.compile(r"[\x00-\x20\x7f\x85\u2028\u2029]+")
 _NESTING = 60
-"""The maximum nesting depth. The parser drops deeper levels, because each level costs a few Python frames."""
+"""The maximum nesting depth. The parser ignores deeper levels: each costs a few Python stack frames."""
 _TAGS = {
     *("h1", "h2", "h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "ul", "ol", "li", "pre", "code"),
     *("em", "strong", "del", "s", "a", "table", "thead", "tbody", "tr", "th", "td"),
@@ -26,7 +26,7 @@ def clean(text: str) -> str:
 
 
 def replace_unstorable(text: str) -> str:
-    """Change a text so that every store and JSON document can hold it; its length in UTF-16 stays the same.
+    """Change a text so that every store and JSON document can contain it; keep its length in UTF-16.
 
     Lone surrogates and null characters become replacement characters.
     """
@@ -36,7 +36,7 @@ def replace_unstorable(text: str) -> str:
 
 
 def storable_json(value: Json) -> Json:
-    """Return the value with each text in it changed by `replace_unstorable`."""
+    """Return a JSON value with each of its texts changed by `replace_unstorable`."""
     if isinstance(value, str):
         return replace_unstorable(value)
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def one_line(text: str, *, longest: int = 200) -> str:
 def poll_in_words(
     question: str | None, answers: Iterable[tuple[str | None, int | None]], *, kind: str = "Poll"
 ) -> str:
-    """Return a poll as text: its question, then a line for each answer, with its votes if they are known."""
+    """Return a poll as text: the question, and a line for each answer with its votes, if they are known."""
     lines = [
         f"- {words or ''}" + ("" if votes is None else f" ({votes} {'vote' if votes == 1 else 'votes'})")
         for words, votes in answers
@@ -61,7 +61,7 @@ def poll_in_words(
 
 
 def to_html(markdown: str) -> str:
-    """Convert Markdown to HTML without raw HTML, images or scripts, and only with web and mail links.
+    """Convert Markdown to HTML with no raw HTML, images or scripts, and with only web and mail links.
 
     The parser does not interpret HTML, and an allow-list filters its output.
     """
@@ -76,7 +76,7 @@ def to_html(markdown: str) -> str:
 
 
 def is_marked_up(html: str, text: str) -> bool:
-    """Return whether the HTML contains formatting that the plain text does not show."""
+    """Return whether HTML contains formatting that the plain text lacks."""
     return bool(re.search(r"<(?!/?p>|br>)", html)) or "&" in text
 
 

@@ -1,13 +1,13 @@
-"""Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
+"""The Slack channel: receives events by Socket Mode or signed requests, and sends by the Web API.
 
-`SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write).
-With an app token, the adapter opens a web socket. Without one, Slack calls `/slack`, and `signing_secret` is
-required.
+`SlackOptions.token` is the bot's token (`xoxb-…`), and `api_key` is the app's token (`xapp-…`, with the scope
+connections:write). With an app token, the adapter opens a web socket (Socket Mode). Without an app token,
+Slack calls `/slack`, and `signing_secret` is required.
 
-Slack has threads instead of replies: `reply_to` begins a thread if `reply_in_threads` is set, and `thread_id`
-is the first message of the thread. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack accepts a
-message only once. Slack documents the errors of this argument, but not the argument itself, so the outcome of
-a call without a response still counts as unknown.
+Slack has threads instead of replies: if `reply_in_threads` is set, `reply_to` begins a thread. `thread_id` is
+the first message of a thread. `metadata["dedupe_key"]` becomes `client_msg_id`, so that Slack accepts a
+message only once. Slack documents the errors of this argument, but not the argument itself. Therefore, the
+outcome of a call without a response is unknown nevertheless.
 """
 
 import asyncio
@@ -68,15 +68,15 @@ _LOG = get_logger(__name__)
 
 
 # Conversion of Slack's text dialect: outgoing Markdown becomes mrkdwn, and incoming mrkdwn becomes plain
-# text. In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Each
-# `<` in an outgoing text is written as an entity, so an agent's text cannot notify a whole channel. The time
-# of each function grows linearly with the text, whatever it contains.
+# text. In mrkdwn, only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions.
+# Each `<` in an outgoing text becomes an entity, so an agent's text cannot notify a whole channel. The time
+# of each function is linear in the length of the text.
 
 
 _HELD: Final = re.compile("\ue001(\\d+)\ue002")
 _PRIVATE: Final = re.compile("[\ue000-\ue002]")
 _STRONG: Final = "\ue000"
-"""A placeholder for the asterisk of bold text while the asterisks of italic text are replaced."""
+"""A placeholder for the asterisks of bold text, while the asterisks of italic text are replaced."""
 
 _FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})[ \t]*([^\n]*)\Z")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]*[ \t]*", re.ASCII)
@@ -86,7 +86,7 @@ _RULE: Final = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*
 _QUOTE: Final = re.compile(r" {0,3}((?:>[ ]?)+)")
 _TABLE: Final = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\Z")
 _MARKED: Final = re.compile(r"[*_~`<>&\[#+-]")
-"""Matches the characters that may need conversion. A line without any of them is left unchanged."""
+"""Matches the characters that may need conversion. A line without these characters does not change."""
 
 _LINK: Final = re.compile(
     r"!?\[([^\[\]\n]+)\]"
@@ -104,14 +104,14 @@ _SAME: Final = re.compile(r"\A(?:https?://|mailto:|tel:)?(.*?)/?\Z", re.DOTALL)
 
 
 def escape(text: str) -> str:
-    """Escape a text so that Slack shows it literally."""
+    """Escape a text, so that Slack shows it literally."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def to_mrkdwn(markdown: str) -> str:
     """Convert Markdown to Slack's dialect.
 
-    Markup that Slack does not support is spelled out or left unchanged.
+    Markup that Slack does not support is written out as text, or does not change.
     """
     shown: list[str] = []
     lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
@@ -128,8 +128,8 @@ def to_mrkdwn(markdown: str) -> str:
 
 
 def from_slack(text: str) -> str:
-    """Convert a person's Slack text to plain text: links and names are spelled out, entities decoded."""
-    # Keep Slack's three entities and escape every other `&`, so that decoding does not change it.
+    """Convert a text from Slack to plain text, with the addresses of links and the names of people."""
+    # Escape every `&` except in Slack's three entities, so that decoding changes only these entities.
     return html.unescape(re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", _ANGLES.sub(_spelt, text)))
 
 
@@ -137,7 +137,7 @@ _SILENT_BLOCKS: Final = ("divider", "input", "file")
 
 
 def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
-    """Return the text of Block Kit blocks in Slack's dialect, and the names of parts that cannot be read."""
+    """Return the text of Block Kit blocks, in Slack's dialect, and the names of unreadable parts."""
     values, unread = [], []
     for block in (block for block in blocks if isinstance(block, dict)):
         words = _block(block)
@@ -204,7 +204,7 @@ _INLINE: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def without_mention(text: str, user_id: str) -> tuple[str, bool]:
-    """Return a line without the mentions of one user, and whether it contained any."""
+    """Return a line without the mentions of a user, and whether there were such mentions."""
     mention = rf"<@{re.escape(user_id)}(?:\|[^<>]*)?>"
     begun = re.sub(rf"\A\s*{mention}[ \t]*[:,]?", "", text)
     left = re.sub(rf" ?{mention}", "", begun)
@@ -255,7 +255,7 @@ def _line(line: str) -> str:
 
 
 def _inline(line: str) -> str:
-    """Convert a line, except for the parts that must not be changed."""
+    """Convert a line, except for parts that must not change."""
     held: list[str] = []
 
     def hold(shown: str) -> str:
@@ -269,7 +269,8 @@ def _inline(line: str) -> str:
     def address(match: re.Match[str]) -> str:
         return hold(f"<{_target(match[1])}>" if match[1] else escape(match[2]))
 
-    # Set aside the code spans of a line, from a run of backticks to the next run of the same length.
+    # Replace the code spans of a line by placeholders. A code span begins and ends with the same number of
+    # backticks.
     runs = [(match.start(), match.end()) for match in re.finditer("`+", line)]
     partner: list[int | None] = [None] * len(runs)
     latest: dict[int, int] = {}
@@ -303,7 +304,7 @@ def _target(url: str) -> str:
 
 
 def _spelt(match: re.Match[str]) -> str:
-    """Write out one `<…>` element as text: a mention, a channel, a group, a date or a link."""
+    """Return a `<…>` element as text: a mention, a channel, a group, a date or a link."""
     target, _, label = match[1].partition("|")
     if target.startswith(("@", "#")):
         return f"{target[0]}{label or target[1:]}"
@@ -322,8 +323,8 @@ def _spelt(match: re.Match[str]) -> str:
 #     slash_commands   /name args                       ─▶ NewMessage
 #     interactive      a postroom button                 ─▶ ButtonPress
 #
-# Irrelevant events (joins, topics, the bot's own messages, unfurled links) become None. A message has the
-# same id, place and sender whether it arrives as `message` or as `app_mention`. The latter does not contain
+# Irrelevant events (joins, topics, the bot's messages, unfurled links) become None. A message has the same
+# id, chat and sender, whether it arrives as `message` or as `app_mention`. An `app_mention` does not contain
 # the kind of conversation, so every conversation other than a direct message is a channel.
 
 
@@ -348,18 +349,18 @@ S = TypeVar("S", bound=Struct)
 
 
 class Malformed(InvalidArgument):
-    """The data cannot be parsed. The error message names the field and quotes nothing."""
+    """Data from Slack cannot be parsed. The text of the error names the field, and quotes nothing."""
 
 
 class Rules(PlatformConfig, frozen=True, kw_only=True):
-    """The settings for reading messages."""
+    """The settings that affect how messages are read."""
 
     command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
         "/postroom"
     )
-    """The slash command. The first word after it is postroom's command: `/postroom stop` means `/stop`."""
+    """The slash command. Its first word is the command for postroom: `/postroom stop` means `/stop`."""
     reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, and therefore a separate session."""
+    """Whether each message in a channel begins a thread, which is a session of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +416,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 class Shared(Struct, frozen=True, kw_only=True):
-    """An attachment of a message: a message shared from another person, or part of an app's own message."""
+    """An attachment of a message, which is a shared message or a part of an app's message."""
 
     pretext: str | None = None
     title: str | None = None
@@ -458,7 +459,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message as Slack sends it. The event that it becomes only names the parts that cannot be read."""
+    """A message as Slack sends it. Its event names the parts that cannot be read."""
 
     subtype: str | None = None
     user: str | None = None
@@ -473,13 +474,13 @@ class Message(Struct, frozen=True, kw_only=True):
     files: Json = None
 
     def shared(self) -> tuple[list[Shared], tuple[str, ...]]:
-        """Return the attachments, and a name for each one that cannot be read."""
+        """Return the attachments, and a name for each unreadable attachment."""
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
         """Return whether both messages have the same text and files.
 
-        Slack also reports an edit when it unfurls a link.
+        Slack reports an edit even if it has only unfurled a link.
         """
         if not other.text and other.blocks != self.blocks:
             return False
@@ -497,7 +498,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Slash(Struct, frozen=True, kw_only=True):
-    """A slash command. A slash command has no message id, so the unique id of its trigger is used instead."""
+    """A slash command. It has no message id, so the unique id of its trigger is used instead."""
 
     command: Annotated[str, Meta(pattern="^/", max_length=255)]
     channel_id: Id
@@ -509,7 +510,7 @@ class Slash(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """The channel or the person of a button press."""
+    """The channel or the person of a press."""
 
     id: Id
 
@@ -521,7 +522,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """A button. The id shows whether postroom created the action."""
+    """The pressed button. Its id shows whether postroom created it."""
 
     action_id: str | None = None
     value: str | None = None
@@ -564,7 +565,7 @@ Update = NewMessage | Edit | Deletion | ButtonPress
 
 
 def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
-    """Convert a request to an update; return None if the request is irrelevant.
+    """Convert a request from Slack to an update; return None if the request is irrelevant.
 
     Raises:
         Malformed: A required field is missing, or has another type.
@@ -619,9 +620,9 @@ def signature(secret: str, stamp: str, body: bytes) -> str:
 
 
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
-    """Return whether Slack signed this request within the last five minutes.
+    """Return whether Slack signed a request within the last five minutes.
 
-    The signature covers the raw body, so the body need not be parsed before this call.
+    The signature is for the raw body, so the body need not be parsed before this call.
     """
     stamp = headers.get("x-slack-request-timestamp", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
@@ -632,7 +633,7 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
 
 
 def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
-    """Parse the parts; return the parsed ones, and `name` once for each part that cannot be parsed."""
+    """Return the parsed parts, and `name` once for each part that cannot be parsed."""
     items: list[S] = []
     for part in parts or ():
         try:
@@ -673,7 +674,7 @@ def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
 
 
 def _place(event: Event, message: Message, bot: Bot, rules: Rules) -> SessionSource:
-    """Return the place of a message, and its author if the message names one."""
+    """Return the chat and thread of a message, and its author if the message names one."""
     root = message.thread_ts
     thread = root if root != message.ts else None
     is_dm = _is_dm(event.channel, event.channel_type)
@@ -702,7 +703,7 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
     shared, unknown = message.shared()
     own = [escape(shared.words) for shared in shared if not shared.is_foreign]
     words = message.text or ""
-    if message.bot_id or not words:  # the text of a program's message only summarizes its blocks
+    if message.bot_id or not words:  # the text of a program's message only summarises the blocks
         words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *own) if part))
     text, mentioned = without_mention(words, bot.user_id)
     media, gone = _files(message.files)
@@ -733,7 +734,7 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
 
 
 def said_in_thread(told: Json) -> tuple[str, str] | None:
-    """Return the id of an earlier message of a thread, and a line with its author and text.
+    """Return the id of an earlier message in a thread, and a line with its author and text.
 
     The line is empty if the message has no text. Return None if `told` is not a message.
     """
@@ -785,7 +786,7 @@ TO_READ: Final = frozenset(
 )
 
 AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
-"""Error codes after which a reaction is already in the desired state: it exists, or it has been removed."""
+"""Error codes after which nothing need be done: the reaction exists already, or is removed already."""
 TOKEN_REFUSED: Final = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
 )
@@ -817,7 +818,8 @@ _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
     SendErrorKind.TRANSIENT: frozenset(
         {UNREACHABLE, "service_unavailable", "request_timeout", "team_added_to_org"}
     ),
-    # After the first two codes, Slack may have performed the call. After the others, the key was used before.
+    # After the first two codes, Slack may have performed the call. The others mean that the key was used
+    # before.
     SendErrorKind.UNKNOWN: frozenset(
         {
             ANSWER_LOST,
@@ -836,13 +838,13 @@ _MARKUP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason why a call was not performed, or why its outcome is unknown."""
+    """The reason why Slack did not perform a call, or why the outcome of the call is unknown."""
 
     code: str
     kind: SendErrorKind
     retry_after_ms: int | None = None
     needed: str | None = None
-    """The scope that is missing."""
+    """The missing scope."""
 
     @property
     def is_of_markup(self) -> bool:
@@ -850,7 +852,7 @@ class Refusal:
         return self.code in _MARKUP
 
     def describe(self) -> str:
-        """Return a short description that quotes nothing of the request."""
+        """Return a short description, which quotes nothing of the request."""
         return f"{self.code}: the app lacks the scope {self.needed}" if self.needed else self.code
 
     def as_result(self) -> SendResult:
@@ -860,7 +862,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A response of the Web API. If the call was refused, the body may be empty."""
+    """A response of the Web API. After a refusal, the body may be empty."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] | None = None
@@ -868,7 +870,7 @@ class Answer:
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
-        """Return the text in a field of the body; empty if the field is missing."""
+        """Return the text in a field of the body; "" if the field is missing."""
         value = self.body.get(name)
         return value if isinstance(value, str) else ""
 
@@ -882,8 +884,8 @@ def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
     """Parse an HTTP response.
 
-    After status 503, Slack did nothing. After other server failures, or a response that cannot be parsed, the
-    outcome is unknown.
+    After status 503, Slack has done nothing. After another server failure, and after a response that cannot
+    be parsed, the outcome is unknown.
     """
     header = headers.get("retry-after")
     wait: int | None
@@ -921,10 +923,10 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
-    """Raise the error that belongs to a refusal during `connect`.
+    """Raise the error for a refusal during `connect`.
 
     Raises:
-        ConfigError: A person must fix it.
+        ConfigError: A person must correct the configuration.
         ServerUnavailable: The refusal may be temporary.
     """
     refusal = answer.refusal
@@ -945,10 +947,10 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
 
 
 def check_scopes(scopes: frozenset[str] | None) -> None:
-    """Refuse a token without the scopes for reading and writing; log which other scopes are missing.
+    """Refuse a token without the scopes to read and write; log other missing scopes.
 
     Raises:
-        ConfigError: A required scope is missing; the error names it.
+        ConfigError: A required scope is missing. The error names it.
     """
     if scopes is None:
         return
@@ -969,21 +971,21 @@ def _give(scope: str) -> str:
 
 
 MAX_TEXT_LENGTH: Final = 40_000
-"""Maximum characters of a message; Slack silently truncates longer ones."""
+"""Maximum characters of a message. Slack truncates longer messages silently."""
 MAX_EDIT_LENGTH: Final = 4_000
-"""Maximum bytes of text in an edit; longer text goes into blocks."""
+"""Maximum bytes of text in an edit. A longer text is sent in blocks."""
 MAX_BLOCKS_LENGTH: Final = 12_000
-"""Maximum total characters of all blocks. Slack accepts a few hundred more without documenting it."""
+"""Maximum characters of all blocks together. Slack accepts a few hundred more, but does not document this."""
 MAX_SECTION_LENGTH: Final = 3_000
 PIECE: Final = 2_500
-"""Maximum characters of Markdown in one section. A section is cut further if entities make it too long."""
+"""Maximum characters of Markdown in a section. A section that entities make too long is cut again."""
 MAX_LABEL_LENGTH: Final = 75
 BUTTONS_A_ROW: Final = 25
 _SUMMARY: Final = 500
 
 
 def card_blocks(card: Card) -> list[dict[str, Any]]:
-    """Return the blocks of a card: its text, then its buttons."""
+    """Return the blocks of a card: the text, then the buttons."""
     blocks = _sections(card.text)
     for first in range(0, len(card.buttons), BUTTONS_A_ROW):
         row = card.buttons[first : first + BUTTONS_A_ROW]
@@ -1002,7 +1004,7 @@ def card_body(card: Card) -> dict[str, Any]:
 
 
 def edit_body(markdown: str) -> dict[str, Any]:
-    """Return the body of an edit: as text without blocks if it fits, otherwise in blocks."""
+    """Return the body of an edit. A text that is too long for an edit is put into blocks."""
     text = to_mrkdwn(markdown)
     if len(text.encode()) <= MAX_EDIT_LENGTH:
         return {"text": text, "blocks": []}
@@ -1010,7 +1012,7 @@ def edit_body(markdown: str) -> dict[str, Any]:
 
 
 def blocks_fit(blocks: list[dict[str, Any]]) -> bool:
-    """Return whether Slack accepts this much text in blocks."""
+    """Return whether Slack accepts blocks with this amount of text."""
     return (
         sum(len(block["text"]["text"]) for block in blocks if block["type"] == "section") <= MAX_BLOCKS_LENGTH
     )
@@ -1029,7 +1031,7 @@ def _button(index: int, button: Button) -> dict[str, Any]:
 def _sections(markdown: str) -> list[dict[str, Any]]:
     """Split Markdown into sections, and tell Slack not to collapse them.
 
-    If a cut falls into a fenced code block, the next section begins with a new fence.
+    If a cut divides a fenced code block, the next section begins with a new fence.
     """
     pieces = split(markdown, limit=PIECE, unit=LengthUnit.CHARACTERS)
     texts = [text for piece in pieces for text in _within_limit(to_mrkdwn(piece))]
@@ -1037,7 +1039,7 @@ def _sections(markdown: str) -> list[dict[str, Any]]:
 
 
 def _within_limit(text: str) -> list[str]:
-    """Split a text that its entities made too long. Cut at line ends if possible, and never in an entity."""
+    """Split a text that entities have made too long: at line ends if possible, and never in an entity."""
     pieces: list[str] = []
     while len(text) > MAX_SECTION_LENGTH:
         cut = text.rfind("\n", 1, MAX_SECTION_LENGTH)
@@ -1050,19 +1052,19 @@ def _within_limit(text: str) -> list[str]:
 
 
 QUICKLY: Final = 4_000
-"""Maximum characters of a text that is converted on the event loop. Longer texts use a thread."""
+"""Maximum characters of a text that is converted on the event loop. A longer text needs a thread."""
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread; empty for the id of a slash command."""
+    """Return the fields that put a message into a thread; no fields for the id of a slash command."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 
 def deduped(told: Metadata) -> dict[str, str]:
-    """Return the field by which Slack recognises a repeated message. Equal keys give equal values."""
+    """Return the field by which Slack recognises a repeated message. Equal keys have equal values."""
     key = told.get("dedupe_key")
     return {"client_msg_id": str(uuid5(_KEYS, key))} if isinstance(key, str) and key else {}
 
@@ -1076,7 +1078,7 @@ def storable_card(card: Card) -> Card:
 
 
 async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> Made:
-    """Call a pure function on a text of this length, on a thread if that may take some milliseconds."""
+    """Call a pure function on a text; use a thread if the text is so long that this takes milliseconds."""
     return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
 
 
@@ -1086,7 +1088,7 @@ async def converted(content: str) -> str:
 
 
 def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
-    """Convert a response to a result. With `nothing_done`, a lost response is harmless."""
+    """Convert a response to a result. With `nothing_done`, the call may be repeated after a lost response."""
     refusal = answer.refusal
     if refusal is None:
         return SendResult.sent(answer.word("ts") or None)
@@ -1095,9 +1097,9 @@ def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
     return refusal.as_result()
 
 
-# The endpoint that Slack calls with signed events, slash commands and button presses. Nothing is parsed
-# before the signature over the raw body is verified. The answer is 200 only if the request was accepted. It
-# is 503 if the request could not be stored, and Slack then sends events again.
+# The endpoint to which Slack sends signed events, slash commands and button presses. Nothing is parsed before
+# the signature of the raw body is verified. The answer is 200 only if the request was accepted. If the
+# request could not be stored, the answer is 503, and Slack sends events again.
 
 
 LARGEST_BODY: Final = 1024 * 1024
@@ -1105,7 +1107,7 @@ MAX_FIELDS: Final = 100
 
 
 class SlackReceiver:
-    """Answers requests from Slack, and processes the accepted ones one at a time, in order of arrival."""
+    """Answers requests from Slack, and processes accepted requests one at a time, in order of arrival."""
 
     def __init__(
         self,
@@ -1117,7 +1119,7 @@ class SlackReceiver:
         take_unreadable: Callable[[bytes, str], Awaitable[None]],
         refused: Callable[[str], None],
     ) -> None:
-        """`is_taken` processes a request and returns whether the request may be acknowledged."""
+        """`is_taken` processes a request, and returns whether the request may be acknowledged."""
         self._secret = secret
         self._clock = clock
         self._is_taken = is_taken
@@ -1127,7 +1129,7 @@ class SlackReceiver:
         self._in_order = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request: 200, 401 (not signed by Slack, or too old), 413, or 503 (not stored)."""
+        """Answer a request with 200, 401 (not signed by Slack, or too old), 413 or 503 (not stored)."""
         try:
             body = await bounded_body(request, LARGEST_BODY)
         except ClientDisconnect:
@@ -1155,7 +1157,7 @@ class SlackReceiver:
                 else:
                     kind, payload = COMMANDS, form
         except Malformed as error:
-            # In a form, secrets are percent-encoded.
+            # In a form, the characters of secrets are percent-encoded.
             return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
@@ -1184,7 +1186,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
-    """The secret that verifies Slack's requests. Without this secret, there is no HTTP route for Slack."""
+    """The secret that verifies requests from Slack. Without it, there is no HTTP route for Slack."""
     base_url: str = "https://slack.com/api"
     """The address of the Web API. Plain http is allowed only on loopback."""
     unfurl: bool = False
@@ -1217,7 +1219,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
     def api(self, token: str) -> "SlackApi":
         """Return a client of the Web API for the bot with this token.
 
-        The call loads libraries and certificates, so it must not be made on the event loop.
+        The call loads libraries and certificates, so do not make it on the event loop.
 
         Raises:
             MissingExtra: A library is not installed.
@@ -1235,9 +1237,9 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
 
 MAX_IN_THREAD: Final = 100
-"""Maximum number of a thread's earlier messages that are added to a mention: the first and the newest."""
+"""Maximum number of earlier messages of a thread that are added to a mention."""
 THREAD_PAGE: Final = 200
-"""Maximum messages in one page of a thread. Slack returns the oldest first, and limits some apps to 15."""
+"""Maximum messages in a page of a thread. Slack returns the oldest first, and allows some apps only 15."""
 MAX_THREAD_PAGES: Final = 5
 MAX_THREADS: Final = 10_000
 NOTE: Final = 1_000
@@ -1253,15 +1255,15 @@ class SlackAdapter(BasePlatformAdapter):
     platform = Platform.SLACK
     options = SlackOptions
     capabilities = ChannelCapabilities(
-        # Slack cuts a message at 40,000 characters. All edits together are limited to about fifty a minute.
+        # Slack cuts a message at 40,000 characters, and allows about fifty edits a minute in total.
         limit=39_000,
         edits=True,
         threads=True,
         reactions=True,
         media=FILES,
         min_edit_interval_ms=1_200,
-        # docs.slack.dev/apis/web-api/rate-limits: one message a second in a channel, and a limit for each
-        # tier of methods.
+        # docs.slack.dev/apis/web-api/rate-limits states one message a second in a channel, and a limit for
+        # each tier of methods.
         rates=RateLimits(
             chat=Rate(1, 1_000),
             methods={
@@ -1284,7 +1286,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._socket: SlackSocket | None = None
         self._receiver: SlackReceiver | None = None
         self._threads_read: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """The threads whose messages an agent has read, each by its channel and its first message."""
+        """The threads whose messages an agent has read, keyed by channel and first message."""
         if self._options.signing_secret:
             self._receiver = SlackReceiver(
                 self._options.signing_secret,
@@ -1297,11 +1299,11 @@ class SlackAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The ids of the team and of the bot, known after `connect` has returned."""
+        """The ids of the team and of the bot. They are known when `connect` has returned."""
         return "default" if self._bot is None else self._bot.account
 
     def lock_identity(self) -> str | None:
-        """Return the app's token, because Slack distributes events among the sockets of an app."""
+        """Return the app's token: Slack distributes events among all sockets of an app."""
         return self.config.api_key
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -1311,7 +1313,7 @@ class SlackAdapter(BasePlatformAdapter):
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the tokens and their scopes, then start receiving; see the base class."""
+        """Check the tokens and their scopes, and start to receive events; see the base class."""
         await self.disconnect()
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
@@ -1346,7 +1348,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._heard()
 
     async def disconnect(self) -> None:
-        """Stop completely within some seconds; a second call does nothing."""
+        """Stop receiving within some seconds; a second call does nothing."""
         self.liveness.state = AdapterState.STOPPED
         await self._end_receiving()
         api, self._api = self._api, None
@@ -1404,7 +1406,7 @@ class SlackAdapter(BasePlatformAdapter):
         _LOG.warning("slack.refused", what="request", why=why)
 
     async def _take_unreadable(self, raw: bytes, why: str, *, keep: Keep) -> None:
-        """Store data from Slack that cannot be read as a dead letter."""
+        """Store unreadable data from Slack as a dead letter."""
 
         async def read() -> None:
             raise Malformed(why)
@@ -1412,7 +1414,7 @@ class SlackAdapter(BasePlatformAdapter):
         await keep(raw, read)
 
     async def _take(self, kind: str, payload: Json, *, keep: Keep) -> None:
-        """Process an envelope by `take_in` or `take_until_kept`."""
+        """Process an envelope with `take_in` or `take_until_kept`."""
         if self._bot is not None:
             fields = payload if isinstance(payload, dict) else {"payload": payload}
             await keep({"kind": kind, **fields}, partial(self._hand_over, kind, payload, self._bot))
@@ -1438,13 +1440,13 @@ class SlackAdapter(BasePlatformAdapter):
                 self._tasks.start(self._show_note(update, note), name="note")
 
     async def _bring_thread(self, event: MessageEvent) -> None:
-        """If an event mentions the bot in other people's thread, add the thread's earlier messages to it."""
+        """Add the earlier messages of a thread to an event that mentions the bot in the thread."""
         source, root = event.source, event.metadata.get("thread_root")
         if source is None or root is None or root == event.message_id or not event.addressed:
             return
         if (source.chat_id, root) in self._threads_read or event.is_command():
             return
-        fields = {root: ""}  # each page of Slack's response repeats the first message of the thread
+        fields = {root: ""}  # each page from Slack repeats the first message of the thread
         arguments = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
         is_whole = False
         for _ in range(MAX_THREAD_PAGES):
@@ -1521,9 +1523,9 @@ class SlackAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message, including its buttons.
+        """Replace the text and the buttons of a sent message.
 
-        Slack accepts less text in an edit than in a new message: at most about 12,000 characters.
+        Slack accepts at most about 12,000 characters in an edit, which is less than in a new message.
         """
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
@@ -1548,7 +1550,7 @@ class SlackAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add the reaction 👀 to a message. If the token lacks the scope, stop adding reactions."""
+        """Add or remove the reaction 👀. If the token lacks the scope, add no more reactions."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
             return SendResult.failed(
@@ -1565,7 +1567,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons. If Slack cannot show all of them whole, the text lists the possible answers."""
+        """Send a card with buttons; if Slack cannot show all of them whole, list the answers in the text."""
         if any(len(button.label) > MAX_LABEL_LENGTH for button in card.buttons):
             return await super().send_card(chat_id, card, metadata)
         fields = metadata or {}
@@ -1583,7 +1585,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Update a card to its current state. An answered card has no buttons."""
+        """Replace the text and the buttons of a card. An answered card has no buttons."""
         shown = await off_loop(card_body, storable_card(card), len(card.text))
         body = {"channel": chat_id, "ts": message_id, **shown}
         answer = await self._say("chat.update", body)
@@ -1601,7 +1603,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send a file.
 
-        The result has no message id, because Slack does not report which message contains the file.
+        The result has no message id, because Slack does not state which message contains the file.
         """
         name = storable(attachment.name or "file")[:255]
         arguments = {"filename": name, "length": data.size}
@@ -1628,7 +1630,7 @@ class SlackAdapter(BasePlatformAdapter):
         """Yield a received file; see the base class.
 
         Raises:
-            InvalidArgument: The file is not stored at Slack; nothing was fetched.
+            InvalidArgument: The file is not stored at Slack. Nothing was fetched.
         """
         if self._api is None:
             raise ServerUnavailable("the Slack channel is not connected", remedy="")
@@ -1638,7 +1640,7 @@ class SlackAdapter(BasePlatformAdapter):
                 yield piece
 
     async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
-        too_long = len(body.get("text", "")) > MAX_TEXT_LENGTH  # Slack would truncate it silently
+        too_long = len(body.get("text", "")) > MAX_TEXT_LENGTH  # Slack would truncate the text silently
         if too_long or not blocks_fit(body.get("blocks", [])):
             return Answer(refusal=refused("msg_too_long"))
         chat = body.get("channel_id") or (body["channel"] if method == "chat.postMessage" else None)
@@ -1655,7 +1657,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def _call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call the Web API. If Slack refuses a bot token that it had accepted before, stop receiving, too."""
+        """Call the Web API. If Slack now refuses the bot's token, stop receiving, too."""
         if self._api is None:
             return Answer(refusal=refused(UNREACHABLE))
         answer = await self._api.call(method, body, form=form, token=token)

@@ -1,4 +1,4 @@
-"""The HTTP client and the web socket for Slack, which use the libraries of the extra `slack`."""
+"""The HTTP client and the web socket for Slack. They need the libraries of the extra `slack`."""
 
 import asyncio
 import json
@@ -31,8 +31,8 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# The Web API, and files. Tokens are sent only in headers. The client's exceptions do not leave this part,
-# because they contain addresses.
+# Web API and files. Tokens are sent only in headers. No exception of the HTTP client leaves this part,
+# because its text contains addresses.
 
 
 try:
@@ -68,7 +68,7 @@ class Network:
 
 
 def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
-    """Return whether an address is on the API's host or a subdomain, with TLS if the API uses it."""
+    """Return whether an address is on the API's host or a subdomain, and uses TLS if the API does."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
@@ -88,7 +88,7 @@ def _port(url: SplitResult) -> int | None:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS context. The call reads files, so it must not be made on the event loop."""
+    """Return the TLS context. The call reads files, so do not make it on the event loop."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -114,7 +114,7 @@ class SlackApi:
     async def call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call a method and return the response. Failures are returned as well, never raised.
+        """Call a method and return the response. A failure is returned, too, and never raised.
 
         Some methods accept only forms, and `apps.connections.open` requires another token.
         """
@@ -122,12 +122,12 @@ class SlackApi:
         return await self._ask(f"{self._base}/{method}", token or self._token, **sent)
 
     async def upload(self, url: str, data: FileContent) -> Answer:
-        """Upload a file to the address that Slack has named.
+        """Upload a file to an address that Slack has returned.
 
         The file is invisible until the upload is completed.
 
         Raises:
-            InvalidArgument: The address is not Slack's own.
+            InvalidArgument: The address does not belong to Slack.
         """
         self._refuse_foreign(url)
         length = {"Content-Length": str(data.size)}
@@ -137,8 +137,8 @@ class SlackApi:
         """Yield a file that a person has sent.
 
         Raises:
-            InvalidArgument: The address is not Slack's own; nothing was fetched.
-            TooLarge: The file is larger; nothing beyond the limit was read.
+            InvalidArgument: The address does not belong to Slack. Nothing was fetched.
+            TooLarge: The file is larger than `max_bytes`. Nothing beyond the limit was read.
             ServerUnavailable: The file could not be fetched.
         """
         self._refuse_foreign(url)
@@ -214,21 +214,21 @@ except ImportError as error:
     ) from error
 
 HEARTBEAT_MS: Final = 15_000
-"""The interval between pings. If a ping is unanswered when the next one is due, the connection ends."""
+"""The interval between pings. If a ping has no answer when the next ping is due, the connection ends."""
 LEAVE_MS: Final = 10_000
 OPEN_S: Final = 15.0
 CLOSE_S: Final = 1.0
 LARGEST_FRAME: Final = 4 * 1024 * 1024
 MAX_WAITING: Final = 1_000
-"""The number of queued envelopes at which the adapter stops reading. Slack keeps the rest."""
+"""The number of queued envelopes at which the adapter stops reading. Slack keeps further envelopes."""
 
 _SILENT = logging.getLogger(f"{__name__}.library")
-# otherwise, the library logs the secret ticket in the address, and whole messages
+# at lower levels, the library logs whole messages, and the secret ticket in the address
 _SILENT.setLevel(logging.CRITICAL)
 
 
 class Ending(StrEnum):
-    """The reason why a connection should be replaced, or has ended."""
+    """The reason why a connection must be replaced, or has ended."""
 
     REPLACED = "replaced"
     CROWDED = "crowded"
@@ -250,16 +250,16 @@ class Hooks:
     """The callbacks through which the socket calls its adapter."""
 
     address: Callable[[], Awaitable[str]]
-    """Returns the address for one connection; raises ConfigError or ServerUnavailable."""
+    """Return the address for one connection; raise ConfigError or ServerUnavailable."""
     take: Callable[[str, Json], Awaitable[None]]
-    """Processes an envelope, and returns when it is stored."""
+    """Process an envelope; return when it is stored."""
     take_unreadable: Callable[[bytes, str], Awaitable[None]]
-    """Stores a frame that is not an envelope, together with the reason."""
+    """Store a frame that is not an envelope, and the reason."""
     heard: Callable[[], None]
     stands: Callable[[AdapterState, str], None]
-    """Receives the state of the connection, and why it was lost."""
+    """Called with the state of the connection, and why it was lost."""
     failed: Callable[[str, str, bool], None]
-    """Called when receiving ends permanently: with a code, a message, and whether `connect` may help."""
+    """Called with a code and a message when receiving ends, and with whether `connect` may succeed again."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -269,20 +269,20 @@ class _Connection:
     proven: bool = False
     """Whether the connection has received an envelope, or was open for a while.
 
-    The pauses between attempts grow until a connection is proven.
+    The pauses between attempts to connect grow until this is true.
     """
 
 
 @dataclass(slots=True, kw_only=True)
 class Dialing:
-    """The settings with which connections are opened."""
+    """The settings for opening connections."""
 
     tls: ssl.SSLContext | None = None
     proxy: str | None = None
 
 
 class SlackSocket:
-    """Maintains a connection as long as its tasks run."""
+    """Keeps a connection to Slack open as long as its tasks run."""
 
     def __init__(self, hooks: Hooks, *, tasks: Tasks, timer: Timer, dialing: Dialing) -> None:
         self._hooks = hooks
@@ -295,7 +295,7 @@ class SlackSocket:
         )
 
     async def open(self) -> None:
-        """Connect, and stay connected in the background; return after Slack's `hello`.
+        """Connect to Slack, and reconnect in the background; return after Slack's `hello`.
 
         Raises:
             ConfigError: Slack refuses the app's token, or Socket Mode is switched off.
@@ -305,7 +305,7 @@ class SlackSocket:
         self._tasks.start(self._keep(first), name="socket")
 
     async def close(self) -> None:
-        """Close all connections within a second or two. The tasks must have been closed before."""
+        """Close all connections within two seconds. Close the tasks first."""
         async with asyncio.TaskGroup() as group:
             for connection in tuple(self._open):
                 group.create_task(self._leave(connection))
@@ -324,7 +324,7 @@ class SlackSocket:
                 if ending is Ending.DISABLED:
                     self._hooks.failed("socket_mode_disabled", SWITCHED_OFF, True)
                     return
-                if worker.done():  # its failure is logged; Slack sends unacknowledged envelopes again
+                if worker.done():  # the failure is logged, and Slack sends unacknowledged envelopes again
                     while not self._arrived.empty():
                         self._arrived.get_nowait()
                     worker = self._tasks.start(self._work(), name="envelopes")
@@ -342,7 +342,7 @@ class SlackSocket:
             worker.cancel()
 
     async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
-        """Open the next connection, at once if Slack requested it, otherwise after a pause."""
+        """Open the next connection: at once if Slack asked for it, otherwise after a pause."""
         wait = 0 if ending is Ending.REPLACED and proven else pause_ms(attempt)
         if ending is not Ending.REPLACED:
             self._hooks.stands(AdapterState.RECONNECTING, _WHY[ending])
@@ -407,7 +407,7 @@ class SlackSocket:
         self._open.discard(connection)
 
     async def _heartbeat(self, connection: _Connection) -> None:
-        """Send pings. A connection that does not answer counts as lost."""
+        """Send pings, and treat a connection without an answer as lost."""
         while True:
             try:
                 pong = await connection.peer.ping()
@@ -456,7 +456,7 @@ class SlackSocket:
             await self._arrived.put((connection, json.dumps(frame).encode()))
 
     async def _work(self) -> None:
-        """Process one envelope after another, and acknowledge each only after it has been processed."""
+        """Process the envelopes one by one, and acknowledge each after it has been processed."""
         while True:
             connection, envelope = await self._arrived.get()
             if isinstance(envelope, bytes):
@@ -465,11 +465,11 @@ class SlackSocket:
                 await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
             connection.proven = True
             if isinstance(envelope, bytes):
-                continue  # it has no id with which it could be acknowledged
+                continue  # without an id, it cannot be acknowledged
             try:
                 await connection.peer.send(json.dumps({"envelope_id": envelope["envelope_id"]}))
             except websockets.ConnectionClosed:
-                _LOG.debug("slack.ack_lost")  # Slack sends it again
+                _LOG.debug("slack.ack_lost")  # Slack sends the envelope again
 
 
 SWITCHED_OFF: Final = "Socket Mode is disabled for this Slack app"

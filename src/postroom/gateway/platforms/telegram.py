@@ -1,13 +1,13 @@
-"""Telegram: one bot, by long polling or by a webhook.
+"""The Telegram channel: one bot, which receives updates by long polling or by a webhook.
 
     poll      getUpdates(offset) ──▶ each update in turn: stored ──▶ offset advances ──▶ getUpdates(offset)
     webhook   POST, secret in a header ──▶ stored ──▶ 200
 
-`TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
+`TelegramOptions` is the table [platforms.telegram]. For a webhook, `api_key` is the secret that Telegram
 sends with each update.
 
-Telegram has no idempotency key for sending, and does not report deleted messages to bots. A command without a
-bot's name counts as addressed to this bot, even in groups. A command with another bot's name is ignored.
+Telegram has no idempotency key for sending, and does not report deleted messages to bots. A command without
+the name of a bot is addressed to this bot, even in groups. A command with the name of another bot is ignored.
 """
 
 import asyncio
@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-# Markdown in Telegram's dialect, which its Bot API calls MarkdownV2. Every character that could be read as
-# markup is escaped, so that plain text stays plain text. Unsupported elements are replaced: headings become
-# bold, lists get bullets, tables stay as written, in a block of code.
+# Markdown in Telegram's dialect, which the Bot API calls MarkdownV2. Every character that could be markup is
+# escaped, so that plain text stays plain text. Unsupported elements are replaced: headings become bold, lists
+# get bullets, and tables become blocks of code.
 
 
 _DEEPEST: Final = 60
@@ -77,13 +77,13 @@ _IN_ADDRESS: Final = re.compile(r"([)\\])")
 _SHOWN_AS_LINK: Final = ("http://", "https://", "tg://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _ITALIC: Final = "\0"
-"""A placeholder for the mark of italic text until the text is complete. The parser never outputs it."""
+"""A placeholder for the mark of italic text, until the text is complete. The parser never outputs it."""
 
 
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
     parser.enable(["strikethrough", "table"])
-    parser.disable("reference")  # Telegram would not show the line that holds the target of a reference
+    parser.disable("reference")  # Telegram would not show the line with the target of a reference
     parser.parse("it puts its rules in order at the first text; later ones may come in several threads")
     return parser
 
@@ -92,24 +92,23 @@ _PARSER: Final = _parser()
 
 
 def markdown_v2(text: str) -> str | None:
-    """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
+    """Convert Markdown to Telegram's dialect; return None if the text must be sent unchanged.
 
-    Markdown is sent unchanged if nothing visible would be left of it, or if it is nested too deeply. Any
-    thread may call this function. Do not convert long texts on the event loop, because 4,096 brackets take
-    0.3 s.
+    A text must be sent unchanged if its Markdown has no visible text, or is nested too deeply. The function
+    is thread-safe. Convert long texts outside the event loop, because 4,096 brackets take 0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
         return None
     lines = tuple(re.sub(r"\r\n?", "\n", text).split("\n"))
     written = _Writer(lines=lines).blocks(SyntaxTreeNode(tokens).children)
-    # Without the empty bold text between them, two adjacent italic texts would be read as underlined.
+    # Put empty bold text between two adjacent italic texts, which Telegram would otherwise underline.
     shown = written.replace(_ITALIC * 2, "_**_").replace(_ITALIC, "_")
     return shown if shown.strip("`>\n ") else None
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that nothing in it is markup."""
+    """Escape a text, so that Telegram finds no markup in it."""
     return _RESERVED.sub(r"\\\1", text)
 
 
@@ -123,7 +122,7 @@ def _escape(text: str, marks: re.Pattern[str] = _IN_CODE) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writer:
-    """Writes blocks. The surrounding markup decides which further markup is allowed inside."""
+    """Writes blocks of Markdown. The surrounding markup decides which markup is allowed inside."""
 
     lines: Sequence[str]
     bold: bool = False
@@ -133,7 +132,7 @@ class _Writer:
     listed: bool = False
 
     def blocks(self, nodes: Iterable[SyntaxTreeNode]) -> str:
-        """Write successive blocks, separated by a blank line if the source has one."""
+        """Write successive blocks, with a blank line between them if the source has one."""
         written = ""
         for node in nodes:
             shown = self.block(node)
@@ -158,9 +157,7 @@ class _Writer:
                 inner = replace(self, quoted=True).blocks(node.children)
                 if self.quoted:
                     return inner
-                mark = (
-                    "\\> " if self.listed else ">"
-                )  # Telegram reads it as a mark only at the beginning of a line
+                mark = "\\> " if self.listed else ">"  # `>` is a mark only at the beginning of a line
                 return "\n".join(f"{mark}{line}" for line in inner.split("\n"))
             case "bullet_list" | "ordered_list":
                 return "\n".join(self._item(item) for item in node.children)
@@ -170,7 +167,7 @@ class _Writer:
                 return self.inline(node)
 
     def _fence(self, code: str, info: str) -> str:
-        if self.quoted:  # a code block would end the quote
+        if self.quoted:  # a code block would end the quotation
             return "\n".join(_code(line) for line in code.rstrip("\n").split("\n"))
         language = _LANGUAGE.match(info)
         body = _escape(code.rstrip("\n"))
@@ -235,13 +232,13 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str = "https://api.telegram.org"
     """The address of the Bot API."""
     webhook_url: str | None = None
-    """The public address of `/channels/telegram` that Telegram calls; None for long polling."""
+    """The public address of `/channels/telegram`, which Telegram calls; None for long polling."""
     delete_webhook: bool = False
-    """Whether long polling removes a webhook that another program set."""
+    """Whether long polling removes a webhook that another program has set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
-    """How long Telegram keeps a poll open, in seconds, while there are no updates."""
+    """How long Telegram keeps a poll open without updates, in seconds."""
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
-    """The time limit for a call, in milliseconds, during which no data arrives."""
+    """The time, in milliseconds, after which a call that receives no data fails."""
     proxy: Proxy | None = None
     """An HTTP proxy for connections to Telegram."""
 
@@ -285,7 +282,7 @@ SECRET_HEADER: Final = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the nam
 LARGEST_UPDATE: Final = 1024 * 1024
 MAX_NOTE_LENGTH: Final = 200
 LOOK_EVERY_MS: Final = 300_000
-"""How often the adapter checks whether the webhook is still registered for this server."""
+"""The interval at which the adapter checks that the webhook still points to this server."""
 
 _MIN_POLL_MS: Final = 500
 _BODY_SECONDS: Final = 15.0
@@ -297,7 +294,7 @@ SHORT_TEXT: Final = 256
 """Maximum characters of a text that is formatted on the event loop."""
 
 
-# Telegram's answers, and the fields of requests.
+# Telegram's responses, and the fields of requests.
 
 _OK: Final = 200
 _BY_STATUS: Final = {
@@ -326,12 +323,12 @@ _BY_WORDS: Final = (
         SendErrorKind.FORBIDDEN,
     ),
 )
-"""The kinds of failures, by Telegram's own description of a refusal with status 400."""
+"""The kinds of failures for the words in which Telegram describes a refusal with status 400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Telegram's response, or the outcome of a request without a response."""
+    """A response of Telegram, or the outcome of a request without a response."""
 
     result: Json = None
     status: int = 0
@@ -343,11 +340,11 @@ class Answer:
     migrate_to: int | None = None
     """The new id of a group that has moved."""
     is_telegram: bool = False
-    """Whether the response is from Telegram itself, and not from a proxy in front of it."""
+    """Whether Telegram itself sent the response, and not a proxy in front of it."""
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether Telegram refused the token. Telegram answers an unknown token with 404."""
+        """Whether Telegram refused the token. For an unknown token, the status is 404."""
         return self.is_telegram and self.status in (401, 403, 404)
 
     @property
@@ -395,7 +392,7 @@ def read_answer(status: int, body: bytes) -> Answer:
 
 
 def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
-    """Return the kind of a refusal. After a proxy's refusal, Telegram may still have accepted the request."""
+    """Return the kind of a refusal. If a proxy refused, Telegram may still have accepted the request."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if status < 300 or (status >= 500 and not is_telegram):
@@ -411,7 +408,7 @@ def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
 def failed_call(answer: Answer) -> ServerUnavailable:
     """Return the error for a failed call.
 
-    The error quotes Telegram's response, or says that Telegram is unreachable.
+    The error quotes Telegram's response, or states that Telegram is unreachable.
     """
     if not answer.is_telegram:
         return unreachable(answer.error)
@@ -442,16 +439,16 @@ _MEDIA: Final = {
     MessageType.STICKER: ("sendSticker", "sticker"),
 }
 _GENERAL: Final = "1"
-"""The general topic, which every forum has. A message to it must not name a topic."""
+"""The id of the general topic, which every forum has. A message to this topic must name no topic."""
 
 
 def number_of(text: str | None) -> int | None:
-    """Return an id as a number; None if it is not a number."""
+    """Return an id as a number; None if the text is not a number."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
 def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
-    """Return the fields that name the destination of a message."""
+    """Return the fields of a request that name the chat and the topic."""
     number = number_of(chat_id)
     where: dict[str, Json] = {"chat_id": replace_unstorable(chat_id) if number is None else number}
     thread = (metadata or {}).get("thread_id")
@@ -460,7 +457,7 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 
 
 def keyboard(card: Card) -> dict[str, Json] | None:
-    """Return a card's buttons, one below the other; None if Telegram cannot show all of them."""
+    """Return the buttons of a card, one in each row; None if Telegram cannot show all of them."""
     if len(card.buttons) > MAX_BUTTONS or any(
         not 0 < len(button.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for button in card.buttons
     ):
@@ -473,25 +470,25 @@ def keyboard(card: Card) -> dict[str, Json] | None:
 
 
 def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
-    """Return the method and the field for a kind of file. A sticker with a caption is sent as a document."""
+    """Return the method and the field to send a kind of file; send a sticker with a caption as a document."""
     if kind is MessageType.STICKER and has_caption:
         return "sendDocument", "document"
     return _MEDIA.get(kind, ("sendDocument", "document"))
 
 
 def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
-    """Return the name, content and MIME type of a file. The name is treated as data and never interpreted."""
+    """Return the name, content and MIME type of a file. The name is never used as a path."""
     name = replace_unstorable(attachment.name or "")[:_MAX_NAME_LENGTH] or attachment.kind.value
     mime = attachment.mime or ""
     return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
 
 
-# Incoming updates: the structs that they are read into, and their events.
+# Incoming updates: their structs, and their conversion to events.
 
 MESSAGES: Final = ("message", "channel_post")
 EDITS: Final = ("edited_message", "edited_channel_post")
 ALLOWED_UPDATES: Final = (*MESSAGES, *EDITS, "callback_query")
-"""The updates that Telegram must send; it does not report deleted messages to bots."""
+"""The kinds of updates that Telegram must send. Telegram does not report deleted messages to bots."""
 CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
 
 _MAX_TIMESTAMP: Final = 253_402_300_799
@@ -508,7 +505,7 @@ _ENVELOPE: Final = frozenset(
     forward_sender_name forward_date reply_markup text entities caption caption_entities
     """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message that hold no content other than its text."""
+"""The fields of a message that contain no content other than its text."""
 _EVENTS: Final = frozenset(
     """
     new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
@@ -524,11 +521,11 @@ _EVENTS: Final = frozenset(
     chat_owner_changed
     """.split()  # noqa: SIM905 - as above
 )
-"""Fields of chat events that are not a person's message."""
+"""The fields of chat events that are not messages of people."""
 _OF_REPLY: Final = frozenset(("origin", "giveaway", "giveaway_winners"))
-"""Fields without content in the message that another one replies to."""
+"""The fields without content in a message to which another message replies."""
 _REPEATED: Final = {"document": "animation", "location": "venue"}
-"""Fields that repeat the content of another field."""
+"""The fields that repeat the content of another field."""
 _FORWARDS: Final = frozenset(("forward_origin", "forward_date", "forward_sender_name"))
 """Fields that only a forwarded message has."""
 _REPLIES: Final = frozenset(("reply_to_message", "external_reply", "reply_to_story", "quote"))
@@ -554,7 +551,7 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """The author of a forwarded text, or of an answered message in another chat."""
+    """The author of a forwarded text, or of a message in another chat that was replied to."""
 
     sender_user: Peer | None = None
     sender_chat: Peer | None = None
@@ -563,7 +560,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """The quoted part of an answered message, or the topic that the message opened."""
+    """The quoted part of a message that was replied to, or the topic that the message opened."""
 
     text: str = ""
     name: str | None = None
@@ -631,7 +628,7 @@ class File(Struct, frozen=True, kw_only=True):
     is_video: bool = False
 
     def as_media(self, kind: MessageType, mime: str | None = None) -> Attachment:
-        """Return the file as an attachment of this kind. `mime` is its MIME type if Telegram names none."""
+        """Return the file as an attachment. `mime` is its MIME type if Telegram names no type."""
         return Attachment(
             kind=kind, ref=self.file_id, mime=self.mime_type or mime, name=self.file_name, size=self.file_size
         )
@@ -662,7 +659,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """The texts of all other kinds of content."""
+    """The texts in all other kinds of content."""
 
     first_name: str = ""
     last_name: str = ""
@@ -681,7 +678,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Join these texts to one string, prefixed with the name of the content kind."""
+        """Return one text with the name of the content kind and these texts."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
@@ -695,7 +692,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A group became a supergroup and has a new id."""
+    """A group became a supergroup, and has a new id."""
 
     source: SessionSource
     chat_id: str
@@ -708,7 +705,7 @@ def update_id_of(update: Json) -> int | None:
 
 
 def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | None:
-    """Return the content of an update; None if it is irrelevant, such as the bot's own message.
+    """Return the content of an update; None for an irrelevant update, such as a message of the bot.
 
     Raises:
         InvalidArgument: The update is invalid.
@@ -721,7 +718,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
             if name in update:
                 message = msgspec.convert(update[name], Message)
                 if message.migrate_to_chat_id or message.migrate_from_chat_id:
-                    # The change of a group's id, which Telegram reports in the old and in the new group.
+                    # A change of a group's id. Telegram reports it in the old and in the new group.
                     here = None if message.chat is None else message.chat.id
                     old, new = (message.migrate_from_chat_id or here), (message.migrate_to_chat_id or here)
                     if old is None or new is None:
@@ -732,12 +729,12 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
                     )
                     return Moved(source=source, chat_id=str(new))
                 if name in EDITS and "location" in update[name]:
-                    return None  # a live location has moved; no other location can be edited
+                    return None  # a live location has moved: no other location can be edited
                 return read_message(update[name], message, me)
         query = update.get("callback_query")
         is_ours = isinstance(query, dict) and isinstance(query.get("message"), dict) and "data" in query
         if query is None or (isinstance(query, dict) and not is_ours):
-            return None  # the button belongs to a game or to another bot's message
+            return None  # the button belongs to a game, or to a message of another bot
         press = msgspec.convert(query, Press)
         return ButtonPress(
             source=_source(press.message, press.sender, me),
@@ -750,11 +747,11 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Convert a message to an event; None if the message has no content from a person for the bot.
+    """Convert a message to an event; return None if no person wrote content for the bot.
 
     Raises:
         InvalidArgument: The message is invalid.
-        ValidationError: The answered message is invalid.
+        ValidationError: The message that was replied to is invalid.
     """
     source = _source(message, message.sender_chat or message.sender, me)
     event = None if source.user_id == str(me.bot_id) else _content(raw, message, me)
@@ -762,7 +759,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
         return None
     event.source, event.message_id = source, str(message.message_id)
     if raw.keys() & _FORWARDS:
-        # in another person's text, nothing counts as a command or as a mention of the bot
+        # a text of another person contains no command and no mention of the bot
         event.forwarded = (Forwarded(text=event.text, author=_author(message, is_forward=True)),)
         event.media = Attachment.foreign(event.media)
         event.text, event.addressed = "", False
@@ -770,7 +767,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
         if command[2].lower() == me.username.lower():
             event.text = f"/{command[1]}{event.text[command.end() :]}"
         elif source.chat_type != "dm":
-            return None  # another bot's command
+            return None  # a command for another bot
     event.timestamp = message.date * 1_000 if 0 < message.date <= _MAX_TIMESTAMP else None
     is_reply = raw.keys() & _REPLIES
     files = _read_reply(raw, message, event, me) if is_reply else ()
@@ -788,9 +785,10 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
 def _read_reply(
     raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
 ) -> tuple[Attachment, ...]:
-    """Add the message that an event replies to; return the files of that message, which are another person's.
+    """Add to an event the message to which it replies; return the files of that message.
 
-    In a topic, each message formally replies to the message that opened the topic; this reply is ignored.
+    The files are marked as sent by another person. In a topic, each message formally replies to the message
+    that opened the topic. Such a reply is ignored.
     """
     reply_to_message = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
@@ -822,8 +820,8 @@ def _read_reply(
 def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
     """Return the content of a message; None for an event of the chat, such as a new member.
 
-    For a part of an unknown kind or form, the text contains only the name of the part. The event is addressed
-    to the bot if the text names the bot.
+    If the kind or form of a part is unknown, the text contains only the name of the part. An event whose text
+    names the bot is addressed to the bot.
     """
     words, entities, is_named = message.caption, message.caption_entities, False
     if message.text is not None:
@@ -851,9 +849,9 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 
 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
-    """Return a text without mentions of the bot, and with the addresses of its links written out.
+    """Return a text without mentions of the bot and with the addresses of its links.
 
-    The second value states whether the text names the bot.
+    The second value is whether the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for item in entities:
@@ -884,10 +882,10 @@ def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
 
 
 def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
-    """Return the place and sender of a message.
+    """Return the chat, topic and sender of a message.
 
     Raises:
-        InvalidArgument: The message has no chat, or no number.
+        InvalidArgument: The message has no chat or no id.
     """
     chat, who = message.chat or Peer(), speaker or Peer()
     if chat.id is None or chat.type not in CHAT_TYPES or message.message_id is None:
@@ -912,7 +910,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
 
 
 def _author(message: Message, *, is_forward: bool) -> str | None:
-    """Return the display name of a text's author; for a forward, never the person who forwarded it."""
+    """Return the display name of the author of a text, and never of the person who forwarded the text."""
     origin = (message.forward_origin if is_forward else message.origin) or Origin()
     people = [origin.sender_user, origin.sender_chat, origin.chat]
     if is_forward:
@@ -924,7 +922,7 @@ def _author(message: Message, *, is_forward: bool) -> str | None:
 
 
 Content: TypeAlias = tuple[MessageType, str, Attachment | None]
-"""A part of a message: its kind, its words, and its file."""
+"""The kind, the text and the file of a part of a message."""
 
 
 def _file(kind: MessageType, mime: str | None = None) -> Callable[[File], Content]:
@@ -995,7 +993,7 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
     "invoice": (Told, _described_by(lambda invoice: invoice.listed("Invoice"))),
     "web_app_data": (Told, _described_by(lambda part: f"Data of a web app: {part.data}")),
 }
-"""How each kind of content is read, keyed by the field of a message that holds the content."""
+"""The type and the conversion of each kind of content, keyed by the field that contains it."""
 
 
 class TelegramAdapter(BasePlatformAdapter):
@@ -1004,7 +1002,7 @@ class TelegramAdapter(BasePlatformAdapter):
     platform: ClassVar[Platform] = Platform.TELEGRAM
     options: ClassVar = TelegramOptions
     capabilities: ClassVar[ChannelCapabilities] = ChannelCapabilities(
-        # The limit of 4096 counts the text after formatting. Only private chats support drafts.
+        # The limit of 4096 applies to the text after formatting. Only private chats support drafts.
         limit=4_096,
         unit=LengthUnit.UTF16,
         edits=True,
@@ -1012,9 +1010,9 @@ class TelegramAdapter(BasePlatformAdapter):
         typing=True,
         reactions=True,
         media=ALL_MEDIA,
-        # core.telegram.org/bots/faq: one message a second in a chat, 20 a minute in a group, about 30 a
-        # second in total. Telegram documents no limit for reactions. This limit is postroom's own, so that
-        # refused reactions do not delay answers.
+        # core.telegram.org/bots/faq states one message a second in a chat, 20 a minute in a group, and about
+        # 30 a second in total. Telegram documents no limit for reactions. The limit for them is postroom's
+        # own: refused reactions must not delay answers.
         rates=RateLimits(
             bot=Rate(30, 1_000),
             chat=Rate(1, 1_000),
@@ -1034,22 +1032,22 @@ class TelegramAdapter(BasePlatformAdapter):
         self._api: TelegramApi | None = None
         self._options = config
         self._moved: dict[str, str] = {}
-        """The new ids of groups that became supergroups since the start, by old id."""
+        """The new ids of groups that have become supergroups since the start, keyed by old id."""
         self._me: Me | None = None
         self._offset: int | None = None
-        """The offset: the first update that has not been acknowledged to Telegram."""
+        """The number of the first update that is not acknowledged to Telegram."""
 
     @property
     def account(self) -> str:
-        """The bot's id, which is known after `connect` has returned."""
+        """The bot's id. It is known when `connect` has returned."""
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, because only one process may poll with it; None if a webhook is used."""
+        """Return the token, with which only one process may poll; None for a webhook."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the webhook's route, if one is set."""
+        """Return the route of the webhook, if there is one."""
         if self._options.webhook_url is None:
             return ()
         return (Route(WEBHOOK_PATH, self._webhook, methods=["POST"]),)
@@ -1057,7 +1055,7 @@ class TelegramAdapter(BasePlatformAdapter):
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the token and start receiving."""
+        """Check the token, and start to receive updates."""
         token = token_of(self.config)
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
@@ -1084,21 +1082,21 @@ class TelegramAdapter(BasePlatformAdapter):
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
     async def _show_menu(self, api: "TelegramApi") -> None:
-        """Set the menu of commands. If Telegram refuses it, the menu stays unchanged."""
+        """Set the menu of commands; ignore a refusal."""
         listed: Json = [{"command": name, "description": words[:256]} for name, words in self.commands]
         answer = await api.call("setMyCommands", {"commands": listed})
         if answer.kind is not None:
             _LOG.info("telegram.no_menu", reason=answer.error)
 
     async def disconnect(self) -> None:
-        """Stop completely; a second call does nothing."""
+        """Stop receiving and close the connections; a second call does nothing."""
         await self._end_tasks()
         api, self._api = self._api, None
         if api is not None:
             await api.close()
 
     async def _make_way(self, api: "TelegramApi") -> None:
-        """Make sure that no webhook prevents polling."""
+        """Ensure that no webhook prevents polling."""
         webhook = _check_result(await api.call("getWebhookInfo", {}))
         if isinstance(webhook, dict) and webhook.get("url"):
             if not self._options.delete_webhook:
@@ -1128,13 +1126,14 @@ class TelegramAdapter(BasePlatformAdapter):
     # Incoming updates.
 
     async def _poll(self, _: int) -> int:
-        """Poll for updates once and process them; return the pause before the next poll."""
+        """Get updates once, and process them; return the pause before the next poll."""
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset
         began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
         updates = await self._request("getUpdates", wanted, list, more_silence_ms=silence_ms)
-        # If an answer is empty and came at once, or its updates have no number, the next would be the same.
+        # Pause after an empty response that came at once, and if no update has a number: the next response
+        # would be the same.
         moved = not updates and self._clock.now() - began >= _MIN_POLL_MS
         for update in updates:
             await self.take_in(update, partial(self._take, update))
@@ -1156,7 +1155,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def _request(
         self, method: str, fields: dict[str, Json], kind: type[T], *, more_silence_ms: int = 0
     ) -> T:
-        """Return the result of a call that is needed for receiving; the result must have this type.
+        """Make a call that receiving depends on, and return its result, which must have this type.
 
         Raises:
             CredentialRefused: The token is no longer valid.
@@ -1189,7 +1188,7 @@ class TelegramAdapter(BasePlatformAdapter):
             note = replace_unstorable(await self._inbound.pressed(value))
             shown = note[: self.capabilities.unit.fitting(note, 0, MAX_NOTE_LENGTH)]
             fields = {"callback_query_id": value.press_id, "text": shown}
-            # The press is stored, so later messages need not wait for the note.
+            # The press is stored already, so later messages need not wait for the note.
             if not self._tasks.closed:
                 self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
         elif isinstance(value, Moved):
@@ -1200,13 +1199,13 @@ class TelegramAdapter(BasePlatformAdapter):
             await self.handle_message(value)
 
     async def _follow(self, moved: Moved) -> None:
-        """Use the new id of a group that has become a supergroup, also for the group's sessions."""
+        """Use the new id of a group that has become a supergroup, also for its sessions."""
         self._moved[moved.source.chat_id] = moved.chat_id
         if self._inbound is not None:
             await self._inbound.moved(moved.source, moved.chat_id)
 
     async def _webhook(self, request: Request) -> Response:
-        """Process an update that Telegram sends; answer 200 only if it has been stored."""
+        """Process an update from Telegram; answer 200 only if the update has been stored."""
         given_data = request.headers.get(SECRET_HEADER, "").encode()
         if not hmac.compare_digest(given_data, (self.config.api_key or "").encode()):
             self._refuse("wrong_secret")
@@ -1227,7 +1226,7 @@ class TelegramAdapter(BasePlatformAdapter):
         try:
             update = json.loads(body)
         except (ValueError, RecursionError):
-            update = body.decode("utf-8", "replace")  # the body is not an update and becomes a dead letter
+            update = body.decode("utf-8", "replace")  # the body is not an update, so it becomes a dead letter
         kept_taken = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
         return Response(status_code=200 if kept_taken else 503)
 
@@ -1245,14 +1244,14 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send a message."""
         fields, answered = place(chat_id, metadata), number_of(reply_to)
-        if answered is not None:  # if that message is gone, this one is still sent
+        if answered is not None:  # send this message even if that one no longer exists
             fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
         return await self._say("sendMessage", fields, content, metadata=metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message; an unchanged text is not a failure."""
+        """Replace a sent message. An unchanged text is not a failure."""
         fields = place(chat_id, None)
         return await self._say("editMessageText", fields, content, message_id=message_id, metadata=metadata)
 
@@ -1278,7 +1277,7 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Set the bot's reaction to a message, or remove it. A bot can have only one."""
+        """Set or remove the bot's reaction to a message. A bot can have only one reaction to it."""
         number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
@@ -1294,7 +1293,7 @@ class TelegramAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file; a caption has at most 1,024 UTF-16 units."""
+        """Send a file with a caption of at most 1,024 UTF-16 units."""
         method, field = media_method(attachment.kind, has_caption=bool(caption))
         fields = {**place(chat_id, metadata), "file": field}
         file = file_of(attachment, data)
@@ -1319,7 +1318,7 @@ class TelegramAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons. If Telegram cannot show all of them, the text lists the possible answers."""
+        """Send a card with buttons; if Telegram cannot show all buttons, list the answers in the text."""
         buttons = keyboard(card)
         if buttons is None:
             return await super().send_card(chat_id, card, metadata)
@@ -1329,7 +1328,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Update a card to its current state. A card without buttons loses those that it had."""
+        """Replace the text and the buttons of a card. Without new buttons, the old ones are removed."""
         buttons = keyboard(card)
         if buttons is None:
             return _unusable("the callback data of a button must have 1 to 64 bytes")
@@ -1346,9 +1345,9 @@ class TelegramAdapter(BasePlatformAdapter):
         message_id: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a formatted text, or replace a message's text.
+        """Send a formatted text, or replace the text of a message.
 
-        If the markup is refused, send it unformatted.
+        If Telegram refuses the markup, send the text without formatting.
         """
         if message_id is not None:
             if (number := number_of(message_id)) is None:
@@ -1378,7 +1377,7 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> Answer:
         """Call a method as soon as the rate limits allow it.
 
-        Calls to a group that has moved use its new id.
+        A call to a group that has a new id uses the new id.
         """
         chat_id = str(fields.get("chat_id", ""))
         if (now_at := self._moved.get(chat_id)) is not None:
@@ -1415,7 +1414,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
-    """Return a client for Telegram. The call reads files, so it must not be made on the event loop.
+    """Return a client for Telegram. The call reads files, so do not make it on the event loop.
 
     Raises:
         MissingExtra: The library is not installed.

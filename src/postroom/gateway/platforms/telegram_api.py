@@ -1,7 +1,7 @@
-"""The HTTP side of Telegram's adapter, and the only module that uses the HTTP library.
+"""The calls to Telegram's Bot API. No other module of the adapter uses the HTTP library.
 
-The token is part of each address at Telegram. The transport inserts it, below all code that logs or quotes an
-address. So requests, errors and logs show `bot***` instead of the token.
+At Telegram, the token is part of each address. Only the transport inserts it, below all code that logs or
+quotes an address. So requests, errors and logs contain `bot***` instead of the token.
 """
 
 import json
@@ -39,12 +39,12 @@ File = tuple[str, FileContent, str]
 
 
 class _WithToken(httpx2.AsyncBaseTransport):
-    """Replaces the mask in the address with the token, and sends the request."""
+    """Inserts the token into the address of each request, and sends the request."""
 
     def __init__(self, token: str, *, is_plain: bool, proxy: str | None) -> None:
         self._path = f"/bot{token}/".encode("ascii")
-        # Without TLS, no certificates are read. The library still requires a context, so this context trusts
-        # no certificate.
+        # Without TLS, no certificates are read. The library requires a context nevertheless, so this context
+        # trusts no certificate.
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy)
 
@@ -65,7 +65,7 @@ class _WithToken(httpx2.AsyncBaseTransport):
 
 
 class TelegramApi:
-    """The calls of one bot. Create it off the event loop, because that reads certificates from disk."""
+    """Makes the calls of one bot. Create the object on a thread, because this reads certificates."""
 
     def __init__(self, base_url: str, token: str, *, silence_ms: int, proxy: str | None = None) -> None:
         self._base = base_url.rstrip("/")
@@ -83,10 +83,10 @@ class TelegramApi:
     async def call(
         self, method: str, fields: Mapping[str, Json], *, more_silence_ms: int = 0, file: File | None = None
     ) -> Answer:
-        """Call a method and return the outcome. Network failures are returned as well, never raised.
+        """Call a method and return the outcome. A network failure is returned, too, and never raised.
 
-        The field `file` names the form field in which the file is sent.
-        `more_silence_ms` is added to the time limit for receiving data.
+        The field `file` names the form field in which the file is sent. `more_silence_ms` is added to the
+        time limit for data to arrive.
         """
         url = f"{self._base}/{MASK}/{method}"
         sent, body = {**_body(fields, file), "timeout": self._timeout(more_silence_ms)}, bytearray()
@@ -113,12 +113,12 @@ class TelegramApi:
             )
 
     async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield the file at the path that `getFile` has returned.
+        """Yield the file whose path `getFile` has returned.
 
         No host other than the Bot API server is contacted.
 
         Raises:
-            TooLarge: The file is larger than `max_bytes`; at most that is yielded.
+            TooLarge: The file is larger than `max_bytes`. At most `max_bytes` are yielded.
             ServerUnavailable: The file could not be fetched.
         """
         if not _SAFE_PATH.fullmatch(path):
@@ -145,7 +145,7 @@ def _error_type(error: httpx2.RequestError) -> str:
 
 
 def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
-    """Return the fields as a request's body. In a form with a file, values other than text are JSON."""
+    """Return the fields as the body of a request. In a form with a file, all values but texts are JSON."""
     if file is None:
         content = json.dumps(dict(fields), allow_nan=False).encode("ascii")
         return {"content": content, "headers": {"Content-Type": "application/json"}}

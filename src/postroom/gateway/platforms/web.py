@@ -1,20 +1,20 @@
-"""postroom's chat page: plain HTML, one script and one style sheet, all served by this server.
+"""The chat page: plain HTML, one script and one style sheet, which this server serves.
 
     page ──▶ POST /chat/messages {id, text, conversation} ──▶ stored ──▶ 202: the page shows "sent"
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
     page ◀── GET /chat/events: numbered changes; after a lost connection the page gets what it missed
 
-The first person signs in with `token`, of 16 characters or more.
+The first person signs in with `token`, which has at least 16 characters.
 
-A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat and
-has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser that has
-presented a token is signed in for twelve hours by a signed, HttpOnly, SameSite=Strict cookie, which also
-survives a restart of the server. The store keeps the hash of each session that has signed out. A request that
+A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat,
+and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser that
+has sent a token gets a signed, HttpOnly, SameSite=Strict cookie. The cookie is valid for twelve hours, also
+after a restart of the server. The store keeps the hash of each session that has signed out. A request that
 changes something must come from the page itself: it needs the header `X-Postroom: 1`, and its Origin and
 Sec-Fetch-Site are checked.
 
-The page generates the id of a message, so a message that is sent twice is stored once. The store keeps every
-entry except drafts until the person deletes the conversation. The server renders the Markdown of entries.
+The page generates the id of a message, so a message that is sent twice is stored once. The store keeps all
+entries, but no drafts, until the person deletes the conversation. The server renders the Markdown of entries.
 """
 
 import asyncio
@@ -79,24 +79,24 @@ from postroom.stores.chats.web_chats import WebChats
 
 # The recent entries of one person's conversations, and the open pages that receive their changes.
 #
-# Each change of an entry has a number. A page that has received the changes up to a number gets the later
-# ones. If an entry has changed several times, the page gets it once, in its latest state. The log is in
-# memory and holds the newest entries and the drafts; the store holds every entry except drafts. A restart
-# begins a new log, whose name (`epoch`) is part of each number, so that the numbers of two logs differ.
+# Each change of an entry has a number. A page states the number of the last change that it has received, and
+# gets the later changes. An entry that has changed several times is sent once, in its latest state. The log
+# is in memory, and contains the newest entries and the drafts. The store contains all entries except drafts.
+# A restart begins a new log, whose name (`epoch`) is part of each number, so the numbers of two logs differ.
 
 
 MAX_LOGGED: Final = 500
 MAX_CHARACTERS: Final = 5_000_000
 MAX_WATCHERS: Final = 16
 CHARACTERS_A_MS: Final = 32
-"""The number of characters of a draft for which the server waits 1 ms before it sends the draft again.
+"""The server waits 1 ms for this many characters of a draft before it sends the draft again.
 
 The server renders the whole draft each time, so it must send a long draft less often.
 """
 MAX_WAIT_MS: Final = 1_000
 _ALIVE: Final = sse.entry("alive", "{}")
 MAIN: Final = "main"
-"""The conversation for mail, reminders and notices, which belong to no other conversation."""
+"""The conversation for mail, reminders and notices that belong to no other conversation."""
 _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
@@ -118,10 +118,10 @@ class Entry(Record, frozen=True, kw_only=True):
 
     entry_id: str
     kind: str
-    """`message` (written by the person), or `answer` or `card` (sent to the person)."""
+    """`message` if the person wrote the entry; `answer` or `card` if it was sent to the person."""
     text: str
     reasoning: str = ""
-    """In an answer: the reasoning of the model, which is not part of the text."""
+    """The model's reasoning, if the entry is an answer. It is not part of the text."""
     at: int
     conversation: str = MAIN
     order: int = 0
@@ -133,20 +133,20 @@ class Entry(Record, frozen=True, kw_only=True):
     failed: bool = False
     """Whether the answer reports a failure, so that the page offers a retry."""
     answered: bool = False
-    """In a message: whether an agent has started to answer the message, or has asked a question about it."""
+    """Whether an agent has started to answer the message, or has asked a question about it."""
     answers: tuple[str, ...] = ()
     note: str = ""
-    """In a message that waits: the gateway's notice about its turn, until an agent reads the message."""
+    """The notice that the message is waiting; "" when an agent has read the message."""
     replaces: str = ""
-    """In an answer: the id of the draft that it replaced, if there was one."""
+    """The id of the draft that this answer has replaced, if there was one."""
     buttons: tuple[tuple[str, str], ...] = ()
     asks: bool = True
-    """In a card: whether a run waits until a button is pressed. False for the answer to a command."""
+    """Whether a run waits until a button of the card is pressed. False for the reply to a command."""
     files: tuple[ShownFile, ...] = ()
 
     @property
     def length(self) -> int:
-        """The number of characters of the text and the reasoning."""
+        """The number of characters of the text and the reasoning together."""
         return len(self.text) + len(self.reasoning)
 
     def shown(self) -> dict[str, Any]:
@@ -172,13 +172,13 @@ class Entry(Record, frozen=True, kw_only=True):
         }
 
     def to_body(self) -> dict[str, Json]:
-        """Return the entry as a body to store."""
+        """Return the entry as plain data to store."""
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry that `to_body` stored in this body. The version of the entry is 0."""
+        """Return the entry that `to_body` converted to this data, with the version 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -187,22 +187,22 @@ class Watcher:
 
     def __init__(self) -> None:
         self.waiting: dict[str, None] = {}
-        """The events without a number that the page has not received yet. Equal events are kept once."""
+        """The events without a number that the page has not received yet. Each event is contained once."""
         self.ended = False
         self.news = asyncio.Event()
 
 
 class ChatLog:
-    """The log of one person's chat, with the open pages."""
+    """The log of one person's chat, and the pages on which it is open."""
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._version = 0
         self.newest_order = 0
-        """The highest position of any entry of this person, in the log or in the store."""
+        """The highest position of this person's entries in the log and in the store."""
         self._forgotten = 0
-        """The highest number of an entry that the log has dropped to make room."""
+        """The highest number of the entries that the log has removed, because it was full."""
         self._characters = 0
         self._watchers: set[Watcher] = set()
 
@@ -210,11 +210,11 @@ class ChatLog:
 
     @property
     def number(self) -> str:
-        """The number of the newest change, which begins with the log's `epoch`."""
+        """The number of the newest change, after the `epoch` of the log."""
         return f"{self._epoch}-{self._version}"
 
     def find(self, entry_id: str) -> Entry | None:
-        """Return an entry; None if the log does not hold it."""
+        """Return an entry; None if the log does not contain it."""
         return self._entries.get(entry_id)
 
     def drafts(self, conversation: str) -> list[Entry]:
@@ -228,7 +228,7 @@ class ChatLog:
         return any(message_id in entry.answers for entry in self._entries.values())
 
     def file(self, sha256: str) -> ShownFile | None:
-        """Return a file that any entry shows; None if no entry shows it."""
+        """Return a file that an entry in the log shows; None if no entry shows it."""
         shown = (file for entry in self._entries.values() for file in entry.files)
         return next((file for file in shown if file.sha256 == sha256), None)
 
@@ -238,7 +238,7 @@ class ChatLog:
         return self.newest_order
 
     def placed(self, entry: Entry) -> Entry:
-        """Return the entry with the position of the entry that it replaces, or else with a new position."""
+        """Return an entry with its position: that of the entry that it replaces, or else a new one."""
         known_entry = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
         if known_entry is not None:
             return replace(entry, order=known_entry.order)
@@ -247,7 +247,7 @@ class ChatLog:
     def put(self, entry: Entry) -> None:
         """Show an entry on all open pages.
 
-        The entry replaces the entry with the same id, and the draft of an answer.
+        The entry replaces an entry with the same id. A complete answer also replaces its draft.
         """
         self._version += 1
         entry = self.placed(entry)
@@ -280,10 +280,10 @@ class ChatLog:
         reasoning: str = "",
         **fields: Any,
     ) -> list[Entry]:
-        """Return the entries that a part of an answer changes: the drafts that it replaces, and the answer.
+        """Return the entries that change when a part of an answer arrives: replaced drafts, then the answer.
 
-        The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. A complete
-        answer has its own id, so that it is recognized if it is sent again. The caller must show the entries.
+        The answer replaces its draft. If the answer has no reasoning, it keeps the draft's reasoning. A
+        complete answer has its own id, so that a repetition is recognised. The caller must show the entries.
         """
         answered = tuple(answers)
         drafts = [
@@ -307,7 +307,7 @@ class ChatLog:
     # Open pages.
 
     def typing(self, conversation: str) -> None:
-        """Show that an answer is being written in a conversation."""
+        """Show on all open pages that an answer is being written in a conversation."""
         self._tell(sse.entry("typing", json.dumps({"conversation": conversation})))
 
     def list_anew(self) -> None:
@@ -325,10 +325,10 @@ class ChatLog:
         self._wake()
 
     def watch(self) -> Watcher:
-        """Connect another page.
+        """Add an open page, which then receives events.
 
         Raises:
-            Refused: Too many pages are connected.
+            Refused: Too many pages are open.
         """
         if len(self._watchers) >= MAX_WATCHERS:
             raise Refused(
@@ -380,7 +380,7 @@ class ChatLog:
             await watcher.news.wait()
 
     def _seen(self, last_id: str | None) -> tuple[int, bool]:
-        """Return the last number that a page has seen, and whether the log still has all later changes."""
+        """Return the last number that a page has seen, and whether the log contains all later changes."""
         if last_id is None:
             return 0, True
         match = _EVENT_ID.fullmatch(last_id)
@@ -399,10 +399,10 @@ class ChatLog:
             watcher.news.set()
 
 
-# The sign-in to the chat page, and the page's files in memory, which never contain text of a chat.
+# The sign-in to the chat page, and the files of the page. The files contain no text of chats.
 #
-# Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token.
-# So every server recognises the session, also after a restart. A session ends after twelve hours, when the
+# Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token,
+# so every server recognises the session, also after a restart. A session ends after twelve hours, when the
 # token changes, or when the person signs out.
 
 
@@ -412,7 +412,8 @@ POLICY: Final = (
 _HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: with it, browsers send `Origin: null` with the page's own forms, which is refused.
+    # Do not send `no-referrer`: with it, browsers send `Origin: null` with the page's own forms, and the
+    # server refuses this.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -477,7 +478,7 @@ def token_in_form(request: Request, body: bytes) -> str:
 
 
 def _fill_page(page: str, **values: str) -> str:
-    """Fill in the fields of a page. Fields inside the inserted values are not replaced."""
+    """Replace the fields of a page by values. Fields inside the values are not replaced."""
     parts = page.split("{{")
     done = [parts[0]]
     for part in parts[1:]:
@@ -492,14 +493,14 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 MIN_TOKEN_LENGTH: Final = 16
 _MAX_ADDRESSES: Final = 1_024
 _SESSION: Final = re.compile(r"([0-9]{13,15})\.[A-Za-z0-9_-]{22}")
-"""The payload of a cookie, without the signature: the end of the session, and 16 random bytes."""
+"""Matches the payload of a cookie, which contains the end of the session and 16 random bytes."""
 
 
 def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict[str, str]:
-    """Return the people who may chat, each with their token.
+    """Return the token of each person who may chat, keyed by name.
 
     Raises:
-        ConfigError: A name or token is invalid or used twice, or there are no people.
+        ConfigError: A name or token is invalid or used twice, or nobody has a token.
     """
     people = [*([] if token is None else [(name, token)]), *others.items()]
     if not people:
@@ -539,10 +540,10 @@ class Visitors:
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def sign_in(self, token: str, address: str) -> str:
-        """Start a session for the token's owner, and return its cookie.
+        """Start a session for the person who has this token, and return the cookie of the session.
 
         Raises:
-            Refused: No person has this token, or this address failed ten times within a minute.
+            Refused: Nobody has this token, or ten attempts from this address failed within a minute.
         """
         failures = self._failures.get(address, deque())
         if len(failures) < MAX_FAILURES:
@@ -552,7 +553,7 @@ class Visitors:
             wait = max(0, -(-left // 1000))
         if wait:
             raise Refused(429, "wait", f"Too many attempts. Try again in {wait} seconds.", retry_after=wait)
-        # All tokens are compared, so that the time reveals nothing about similar tokens.
+        # Compare all tokens, so that the time reveals nothing about similar tokens.
         texts = [name for name, known_value in self._people.items() if same_secret(token, known_value)]
         if not texts:
             self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
@@ -564,7 +565,7 @@ class Visitors:
         return f"{payload}.{self._signature(texts[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return the person whose session this is; None if the cookie is invalid or older than twelve hours.
+        """Return the person whose cookie this is; None if it is invalid, or older than twelve hours.
 
         The caller must check in the store whether the person has signed out.
         """
@@ -583,9 +584,10 @@ class Visitors:
 
 
 def require_own_page(request: Request, *, is_form: bool = False) -> None:
-    """Check that a request that changes something was sent by the chat page, and not by another site.
+    """Check that the chat page, and not another site, sent a request that changes something.
 
-    The page's script sends a header that a form on another site cannot send. A form must name its origin.
+    The script of the page sends a header that a form on another site cannot send. The request of a form must
+    name its origin.
 
     Raises:
         Refused: The request is from another page.
@@ -613,9 +615,9 @@ MAX_MESSAGE_LENGTH: Final = 100_000
 MAX_UPLOADED: Final = 100
 LARGEST_BODY: Final = 20_000_000
 MAX_ENTRIES: Final = 40
-"""Number of entries of a conversation that the page loads at once."""
+"""The number of entries that the page loads at once."""
 MAX_CONVERSATIONS: Final = 50
-"""Number of conversations in the list that the page loads at once."""
+"""The number of conversations that the page loads at once."""
 MAX_TITLE_LENGTH: Final = 60
 _UPLOAD_SECONDS: Final = 600
 _SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -636,7 +638,7 @@ class WebOptions(PlatformConfig, frozen=True, kw_only=True):
     name: str = "owner"
     """The name of the person who signs in with `token`."""
     people: Mapping[str, WebPerson] = {}
-    """The other people; each has separate conversations."""
+    """The other people, keyed by name. Each person has separate conversations."""
     title: Annotated[
         str, Meta(min_length=1, max_length=80, extra={"write": "a text of 1 to 80 characters"})
     ] = "postroom"
@@ -656,7 +658,7 @@ class WebAdapter(HttpAdapter):
     largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
-        # This interval only limits how often an open page is updated.
+        # The interval only limits how often an open page is updated.
         limit=NO_LIMIT,
         edits=True,
         streams=True,
@@ -679,7 +681,7 @@ class WebAdapter(HttpAdapter):
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
         """For each person, the newest uploaded files that are not part of a message yet."""
         self._without_main: set[str] = set()
-        """The people who deleted the conversation `main` in this process and have not written there since."""
+        """The people who have deleted the conversation `main` in this process, and have not used it since."""
         self._markdown = Markdown(headings=AS_WRITTEN)
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -704,7 +706,7 @@ class WebAdapter(HttpAdapter):
         )
 
     async def disconnect(self) -> None:
-        """Stop accepting requests and disconnect the open pages. The pages reconnect by themselves."""
+        """Accept no more requests, and disconnect the open pages. The pages reconnect by themselves."""
         await super().disconnect()
         for log in self._logs.values():
             log.end()
@@ -733,17 +735,17 @@ class WebAdapter(HttpAdapter):
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
         if name is not None:
-            # the session ends no later than this
+            # the session ends at this time or earlier
             ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
             await self._chats().end_session(_hidden(session), ends_at=ends_at)
             self._logs[name].beat()
         return _with_session(request, "", 0)
 
     async def _person(self, request: Request) -> str | None:
-        """Return the person who is signed in with this browser; None if nobody is.
+        """Return the person who is signed in with this browser; None if nobody is signed in.
 
         Raises:
-            StoreError: The store could not state whether the person has signed out.
+            StoreError: It could not be read whether the person has signed out.
         """
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
@@ -765,7 +767,7 @@ class WebAdapter(HttpAdapter):
         return name
 
     async def _read(self, request: Request) -> tuple[str, dict[str, Json]]:
-        """Return the person who sent a request that changes something, and the content of the request."""
+        """Return the sender and the content of a request that changes something."""
         require_own_page(request)
         name = await self._who(request)
         require_json(request)
@@ -786,7 +788,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"conversations": shown, "more": len(conversations) > MAX_CONVERSATIONS})
 
     async def _conversation(self, request: Request) -> Response:
-        """Return the newest 40 entries or the 40 before a position, and the number of the newest change."""
+        """Return 40 entries, the newest or those before a position, and the number of the newest change."""
         name, before = await self._who(request), _before(request)
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
@@ -827,7 +829,7 @@ class WebAdapter(HttpAdapter):
     async def _stop(self, request: Request) -> Response:
         """Stop the active run of a conversation.
 
-        The part of the answer that was already shown stays visible.
+        The part of the answer that the page already shows stays visible.
         """
         name, _ = await self._read(request)
         source = self._source(name, _conversation_id(request.path_params["id"]))
@@ -847,7 +849,7 @@ class WebAdapter(HttpAdapter):
         return None if stored is None else Entry.from_body(stored.body)
 
     async def _log(self, name: str) -> ChatLog:
-        """Return a person's log. The next position in the log is higher than every position in the store."""
+        """Return a person's log, whose next position is higher than every position in the store."""
         log = self._logs[name]
         if not log.newest_order:
             newest = await self._chats().conversations(name, limit=1)
@@ -855,7 +857,7 @@ class WebAdapter(HttpAdapter):
         return log
 
     async def _show(self, name: str, *entries: Entry) -> bool:
-        """Store the entries of one conversation that are not drafts, and show all of them.
+        """Store entries of one conversation, except drafts, and show them with the drafts.
 
         Return False, and show nothing, if the conversation was deleted.
 
@@ -882,7 +884,7 @@ class WebAdapter(HttpAdapter):
         return True
 
     async def _render(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Convert entries to JSON data for the page, with their texts as safe HTML."""
+        """Convert entries to JSON data for the page, and their texts to safe HTML."""
         bodies = await self._markdown.render({place: entry.text for place, entry in enumerate(entries)})
         return [{**entry.shown(), "html": str(bodies[place].html)} for place, entry in enumerate(entries)]
 
@@ -891,8 +893,7 @@ class WebAdapter(HttpAdapter):
     async def _take(self, request: Request) -> Response:
         name, data = await self._read(request)
         conversation = _conversation_id(data.get("conversation", MAIN))
-        # The files that a message refers to.
-        # Each was just uploaded, or is already shown in this chat.
+        # Find the files of a message. A file has just been uploaded, or this chat already shows it.
         ids = data.get("files", [])
         if (
             not isinstance(ids, list)
@@ -910,7 +911,7 @@ class WebAdapter(HttpAdapter):
         event.media = tuple(map(_attachment, files))
         message_id, log = str(event.message_id), await self._log(name)
         is_new = await self._entry(name, message_id) is None
-        # the message is shown above its answer, however soon the answer arrives
+        # the message must be shown above its answer, even if the answer arrives at once
         order = log.next_order(self._clock.now())
         if is_new:
             if conversation == MAIN:
@@ -935,13 +936,13 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _open(self, name: str, conversation: str, text: str) -> None:
-        """Create a conversation if it does not exist; its title is the first line of the given text."""
+        """Create a conversation, unless it exists, with the first line of a text as its title."""
         if await self._chats().conversation(name, conversation) is None:
             await self._chats().open(name, conversation, title=_title(text) or "Untitled")
             self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
-        """Store an uploaded file. A later message refers to the file by its hash."""
+        """Store an uploaded file. Later, a message refers to the file by its hash."""
         require_own_page(request)
         name = await self._who(request)
         param = request.query_params.get("name", "")
@@ -970,7 +971,7 @@ class WebAdapter(HttpAdapter):
     async def _file(self, request: Request) -> Response:
         """Return a file from this person's chat.
 
-        Browsers display only safe image types; others are downloaded.
+        Browsers display only images of safe types, and download all other files.
         """
         name, sha256 = await self._who(request), request.path_params["sha256"]
         file = await self._find_file(name, sha256, request.query_params.get("entry"))
@@ -1168,7 +1169,7 @@ class WebAdapter(HttpAdapter):
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for some seconds that an answer is being written.
 
-        The notices about their turn are removed from the messages that are being answered.
+        The messages that are being answered lose the notice that they are waiting.
         """
         log = self._logs.get(chat_id)
         if log is not None:
@@ -1177,7 +1178,7 @@ class WebAdapter(HttpAdapter):
                 await self._note(chat_id, str(message_id), "")
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Show a question with buttons, or the answer to a command with buttons."""
+        """Show a question or the reply to a command, with buttons."""
         if chat_id not in self._logs:
             return _nobody()
         fields = metadata or {}
@@ -1203,7 +1204,7 @@ class WebAdapter(HttpAdapter):
         return await self._change_entry(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
     async def _note(self, name: str, message_id: str, note: str) -> SendResult:
-        """Show a notice in a message that no agent has read yet; "" removes the notice."""
+        """Show a notice at a message that no agent has read yet; "" removes the notice."""
         entry = await self._entry(name, message_id)
         if entry is not None and entry.note != note and not (entry.answered or entry.gone):
             await self._show(name, replace(entry, note=note))
@@ -1211,10 +1212,10 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent()
 
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
-        """Show entries to a person; `read` holds the ids of the messages that the agent had read before.
+        """Show entries to a person; `read` contains the ids of the messages that the agent has read.
 
-        Answers to messages of a deleted conversation are not shown. An entry that the page already
-        shows is not shown again, also after a restart.
+        Answers to messages of a deleted conversation are not shown. An entry that the page already shows is
+        not shown twice, also after a restart.
         """
         conversation, ids = entries[-1].conversation, tuple(read)
         if not entries[-1].draft and await self._entry(name, entries[-1].entry_id) is not None:
@@ -1230,7 +1231,7 @@ class WebAdapter(HttpAdapter):
     async def _change_entry(
         self, name: str, entry_id: str, fields: dict[str, Any], read: Iterable[str] = ()
     ) -> SendResult:
-        """Show an entry with changed fields."""
+        """Change fields of an entry, and show the entry."""
         value = None if name not in self._logs else await self._entry(name, entry_id)
         if value is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the chat page no longer shows this message")
@@ -1240,7 +1241,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent(entry.entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Mark the messages that an agent has read as no longer editable, and return them."""
+        """Return the messages that an agent has read, marked so that they can no longer be edited."""
         entries = [await self._entry(name, message_id) for message_id in ids]
         return [
             replace(item, answered=True, note="")
@@ -1255,7 +1256,7 @@ def _attachment(file: ShownFile) -> Attachment:
 
 
 async def _rejoin_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first piece of a file, which the caller has read, and then the rest."""
+    """Yield the first piece of a file, which the caller has read already, and then the other pieces."""
     yield first
     async for piece in rest:
         yield piece
@@ -1269,12 +1270,12 @@ def _title(text: str) -> str:
 
 
 def _conversation_of(metadata: Metadata | None) -> str:
-    """Return the id of the conversation that the metadata names."""
+    """Return the id of the conversation in the metadata."""
     return str((metadata or {}).get("thread_id") or MAIN)
 
 
 def _reasoning(metadata: Metadata) -> str:
-    """Return the reasoning that belongs to an answer or a draft, at most 100,000 characters of it."""
+    """Return the reasoning of an answer or a draft, cut to 100,000 characters."""
     return storable(str(metadata.get("reasoning") or ""))[:MAX_MESSAGE_LENGTH]
 
 
@@ -1299,7 +1300,7 @@ def _nobody() -> SendResult:
 
 
 def _entry_id(metadata: Metadata | None) -> str:
-    """Return the id of an outgoing entry; the same dedupe key gives the same id."""
+    """Return the id of an outgoing entry. Equal dedupe keys have equal ids."""
     key = (metadata or {}).get("dedupe_key")
     if key is None:
         return f"out-{secrets.token_hex(12)}"
@@ -1313,7 +1314,7 @@ def _message_id(told: Json) -> str:
 
 
 def _base(request: Request) -> str:
-    """Return the path of the page, which depends on where the routes are mounted."""
+    """Return the path of the page, including the mount point of the routes."""
     return f"{request.scope.get('root_path', '')}/chat"
 
 
@@ -1322,7 +1323,7 @@ def _hidden(session: str) -> str:
 
 
 def _cookie_name(request: Request) -> str:
-    """Return the cookie's name, which contains the port, because browsers share cookies among ports."""
+    """Return the name of the cookie. It contains the port, because browsers share cookies among ports."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"postroom_chat_{port}" if re.fullmatch(r"[0-9]{1,5}", port) else "postroom_chat"
 

@@ -1,32 +1,32 @@
-"""Signed webhooks: any program that can POST JSON can write to an agent, and receives the agent's answer.
+"""Signed webhooks, with which any program that can POST JSON can write to an agent and get its answer.
 
     POST /webhook/<name>, signed ──▶ stored ──▶ 202
                           answer ──▶ POST callback_url, signed
                                      or, without one, GET /webhook/<name>/answers/<delivery>
 
-`WebhookOptions` is the table [platforms.webhook], and `HookTable` that of each caller.
+`WebhookOptions` is the table [platforms.webhook], and `HookTable` is the table of each caller.
 
-The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch, and
+In the scheme `postroom`, `X-Postroom-Timestamp` is the time in seconds since the epoch, and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`. `X-Postroom-Delivery` is the
-delivery id, which is the same in each repetition; without it, an id is derived from the content. A request
-with the same id but a different body in the same chat is refused with 409; bodies are compared as JSON, not
-byte by byte. The delivery id is not signed. Therefore, a signature that was accepted under one id is refused
-under another one while its timestamp is valid, but only by the process that accepted it. GitHub's signature
-and GitLab's token contain no timestamp: their security depends on a private connection.
+delivery id, which is the same in each repetition. If it is missing, an id is derived from the content. A
+request with a known id but a different body in the same chat is refused with 409. Bodies are compared as
+JSON, not byte by byte. The delivery id is not signed. Therefore, while the timestamp of a signature is valid,
+the process that has accepted the signature refuses it under another delivery id. GitHub's signature and
+GitLab's token contain no timestamp, so their security depends on a private connection.
 
-A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. The request is
-answered with 202, the status `ignored` and the name of the field. A null counts as a value. The prompt lists
-the parts that come from the body, unless the scheme is `postroom` and there is no template.
+A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. The response is
+202 with the status `ignored` and the name of the field. A null counts as a value. The prompt lists the values
+that come from the body, unless the scheme is `postroom` and there is no template.
 
 A message can be a command, such as `/stop`, only if the template begins with a slash, or if there is no
-template and the scheme is `postroom`. So text that strangers write in a repository never becomes a command.
+template and the scheme is `postroom`. So text by strangers in a repository never becomes a command.
 
 The chat is `<name>`, or `<name>/<conversation>` if the body names a `conversation`, so routes never share a
-chat. A callback gets an `X-Postroom-Delivery` that is the same for each repetition of an answer. Answers to
-routes without a callback are kept only in memory, at most the newest 1,000 with 20 million characters in
-total, and are lost at a restart. `answers` in the 202 response is the address of the answer, below the mount
-point of these routes. To fetch it, sign `<timestamp>.<path>` with the route's secret as in the scheme
-`postroom`, with the full path or the path as above.
+chat. A callback gets an `X-Postroom-Delivery` that is the same for each repetition of an answer. If a route
+has no callback, its answers are kept in memory until a restart: at most the newest 1,000 answers of all
+routes, with 20 million characters in total. `answers` in the 202 response is the address of the answer, below
+the mount point of these routes. To fetch the answer, sign `<timestamp>.<path>` with the route's secret, as in
+the scheme `postroom`. Sign either the full path or the path as above.
 """
 
 import asyncio
@@ -84,14 +84,14 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-# Routes, signatures, prompts, and the responses of the receivers of answers. Pure functions.
+# Pure functions for routes, signatures and prompts, and for the responses of the receivers of answers.
 
 
 DELIVERY: Final = "X-Postroom-Delivery"
 MAX_PROMPT_LENGTH: Final = 2_000_000
-"""Maximum characters of a prompt. The limit is needed because a template may repeat a large field."""
+"""Maximum characters of a prompt. A template that repeats a large field could exceed any size."""
 MAX_SHOWN_LENGTH: Final = 200
-"""How many characters of each inserted value are shown to the agent, to identify foreign text."""
+"""How many characters of each inserted value the prompt quotes, so that the agent recognises foreign text."""
 
 _MAX_WAIT_MS: Final = 3_600_000
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -103,7 +103,7 @@ RouteName = Annotated[
 
 
 class Scheme(StrEnum):
-    """How a caller authenticates."""
+    """The way in which a caller authenticates."""
 
     POSTROOM = "postroom"
     GITHUB = "github"
@@ -111,16 +111,16 @@ class Scheme(StrEnum):
 
 
 class HookTable(Table, frozen=True, kw_only=True):
-    """The table [platforms.webhook.routes.<name>]: how a caller authenticates, and where answers are sent."""
+    """The table [platforms.webhook.routes.<name>]: a caller's authentication and address for answers."""
 
     secret: Secret = Secret()
-    """The shared secret, of 16 characters or more."""
+    """The shared secret, with at least 16 characters."""
     scheme: Scheme = Scheme.POSTROOM
     """How the caller proves that it knows the secret."""
     prompt: str | None = None
     """The text for the agent, with fields such as `{repo.name}`.
 
-    If None, the text is the body's field `text` or, without this field, the whole body.
+    If None, the text is the field `text` of the body, or the whole body if it has no such field.
     """
     callback_url: str | None = None
     """The address that receives answers: https, or http on this machine. Redirects are not followed."""
@@ -143,13 +143,13 @@ class HookTable(Table, frozen=True, kw_only=True):
 
 
 class HookRoute(HookTable, frozen=True, kw_only=True):
-    """The table of one caller, with the caller's name."""
+    """The table of one caller, and the name of the caller."""
 
     name: str
 
 
 def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
-    """Check the `v1=` signature of a request whose time stamp is within five minutes of `now`.
+    """Check the `v1=` signature of a request, and that its timestamp is within five minutes of `now`.
 
     Raises:
         Refused: The signature is missing, wrong or too old.
@@ -188,13 +188,13 @@ def _not_proven() -> Refused:
 _DELIVERY_HEADERS: Final = {
     Scheme.POSTROOM: DELIVERY,
     Scheme.GITHUB: "X-GitHub-Delivery",
-    # Hooks that trigger each other share X-Gitlab-Event-UUID. This header is the same only for retries.
+    # This header is the same only for retries. Hooks that trigger each other share X-Gitlab-Event-UUID.
     Scheme.GITLAB: "Idempotency-Key",
 }
 
 
 def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
-    """Return the delivery id or, if there is none, a hash of the content. Repetitions have the same key.
+    """Return the delivery id, or a hash of the content if there is no id. Repetitions have the same result.
 
     Raises:
         Refused: The id is invalid.
@@ -208,16 +208,16 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 
 
 def may_command(route: HookRoute) -> bool:
-    """Return whether a message of this route may be a command of the chat.
+    """Return whether a message of this route may be a chat command.
 
-    A message may be a command only if its first character is from the operator or a trusted caller. Text that
-    strangers wrote in a repository is never a command, even if it begins like one.
+    The first character of a command must come from the operator or a trusted caller. Text by strangers in a
+    repository is never a command, even if it begins with a slash.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
 
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
-    """Return the prompt: the filled template, or else the body's `text`, or else the whole body.
+    """Return the prompt: the filled template, or else the `text` of the body, or else the whole body.
 
     Fields inside inserted values are not replaced. A missing value is replaced by an empty string.
 
@@ -247,19 +247,19 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
 
 
 def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
-    """Return the first field of a template that the body lacks; None if the body has all fields.
+    """Return the first field of a template that is missing in the body; None if the body has all fields.
 
-    A null is a value.
+    A field whose value is null is not missing.
     """
     names = (match[1] for match in _FIELD.finditer(template or ""))
     return next((name for name in names if _looked_up(data, name) is _ABSENT), None)
 
 
 def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> dict[str, Json]:
-    """Return the beginning of each value in the prompt that comes from the body, keyed by its field.
+    """Return the beginning of each value that the prompt takes from the body, keyed by field.
 
-    The result is empty for a caller of the scheme `postroom` without a template, who writes directly to the
-    agent.
+    If the scheme is `postroom` and there is no template, the result is empty, because the caller itself
+    writes to the agent.
     """
     if route.prompt is not None:
         names = dict.fromkeys(match[1] for match in _FIELD.finditer(route.prompt))
@@ -269,7 +269,7 @@ def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> d
 
 
 class _Absent:
-    """The marker for a field that a body lacks."""
+    """The marker for a field that is missing in a body."""
 
 
 _ABSENT: Final = _Absent()
@@ -309,9 +309,9 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
 
 
 def outcome_of(status: int, retry_after: str | None, *, now: int) -> SendResult:
-    """Convert the status code of an answer's receiver to the result of sending the answer.
+    """Convert the status code from the receiver of an answer to the result of sending the answer.
 
-    After 500, 502 or 504 it is unknown whether the answer was accepted. A redirect is not followed.
+    After 500, 502 or 504, the answer may have been accepted. A redirect is not followed.
     """
     if 200 <= status < 300:
         return SendResult.sent()
@@ -355,9 +355,9 @@ class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.webhook]."""
 
     routes: Annotated[Mapping[RouteName, HookTable], Meta(min_length=1)]
-    """The callers by name. The name is part of the caller's address."""
+    """The callers, keyed by name. The name is part of the address that the caller calls."""
     callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
-    """The time limit for a callback, in seconds, during which no data arrives."""
+    """The time, in seconds, after which a callback that receives no data fails."""
 
 
 class WebhookAdapter(HttpAdapter):
@@ -377,7 +377,7 @@ class WebhookAdapter(HttpAdapter):
         self._seconds = config.callback_timeout_s
         self._answers = _Answers()
         self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        """The signatures with valid timestamps, each with its delivery id and its expiry."""
+        """The accepted signatures whose timestamps are still valid, each with its delivery id and expiry."""
         self._client: httpx2.AsyncClient | None = None
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -394,7 +394,7 @@ class WebhookAdapter(HttpAdapter):
             MissingExtra: A route has a callback, and no HTTP client is installed.
         """
         if self._client is None and any(route.callback_url for route in self._routes.values()):
-            # Creating a client reads the system's certificates, so it is done on a thread.
+            # Create the client on a thread, because this reads the system's certificates.
             self._client = await asyncio.to_thread(_client, self._seconds)
         await super().connect(is_reconnect=is_reconnect)
 
@@ -418,7 +418,8 @@ class WebhookAdapter(HttpAdapter):
         delivery = delivery_of(route, request.headers, body)
         if route.scheme is Scheme.POSTROOM:
             until = (int(request.headers[TIMESTAMP]) + WINDOW_SECONDS) * 1000
-            # Refuse a signature that was accepted under another delivery id, because it may be a replay.
+            # Refuse a signature that was accepted under another delivery id, because the request may be a
+            # replay.
             signed = f"{route.name} {request.headers[SIGNATURE]}"
             now = self._clock.now()
             while self._seen and (
@@ -434,10 +435,9 @@ class WebhookAdapter(HttpAdapter):
             return json_response({"delivery": delivery, "status": "ignored", "missing": missing}, 202)
         event = self._event(route, delivery, data, body)
         await self._keep(event)
-        # Refuse a message if a stored message with the same delivery id has other content.
-        # The stored message is unchanged. The comparison comes after storing, so that the later of two
-        # concurrent requests is refused too. Messages that were stored by an older release are not
-        # compared.
+        # Refuse a message if a stored message with the same delivery id has other content. The stored message
+        # does not change. The comparison comes after storing, so that the later of two concurrent requests is
+        # refused, too. Messages that an older release has stored are not compared.
         if not (event.source is None or event.message_id is None):
             stored = await self._receiver().look_up(event.source, event.message_id)
             fingerprint = event.metadata["fingerprint"]
@@ -498,7 +498,7 @@ class WebhookAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Post an answer to the route's callback, or keep it until it is fetched."""
+        """Post an answer to the callback of its route, or keep it until the caller fetches it."""
         route, fields = self._routes.get(chat_id.partition("/")[0]), metadata or {}
         if route is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has the name of this chat")
@@ -549,9 +549,9 @@ class WebhookAdapter(HttpAdapter):
 
 
 class _Answers:
-    """The answers that wait to be fetched, keyed by the answered message.
+    """The answers that callers can fetch, keyed by the answered message.
 
-    If there are too many, the oldest are dropped.
+    The oldest answers are removed if there are too many.
     """
 
     def __init__(self) -> None:
@@ -579,7 +579,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return the public path of one of these routes, including the mount point."""
+    """Return the public path of one of these routes, with the mount point."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
@@ -592,5 +592,5 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
             value=error.name,
             remedy=install_command("openai"),
         ) from error
-    # The environment is ignored, so that neither a proxy nor a netrc file affects the signed request.
+    # Ignore the environment, so that neither a proxy nor a netrc file affects the signed request.
     return httpx2.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False)

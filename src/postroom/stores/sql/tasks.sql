@@ -30,6 +30,12 @@ SELECT {part task}
    AND (t.changed_at, t.id) < (:changed_at, :before)
  ORDER BY t.changed_at DESC, t.id DESC LIMIT :limit;
 
+-- unclaimed_of
+SELECT t.author_id, t.id, t.title
+  FROM tasks t {index tasks_listed}
+ WHERE t.project_id = :project_id AND t.state IN ('ready', 'waiting', 'blocked') AND t.assignee = :assignee
+ ORDER BY t.id;
+
 -- held
 SELECT {part task} FROM tasks t {index tasks_held} WHERE t.holder_id = :agent_id AND t.state = 'claimed' ORDER BY t.id;
 
