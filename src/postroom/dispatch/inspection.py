@@ -115,8 +115,8 @@ class Inspection:
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
         """Retry a dead letter as a new run with the same messages, and delete the dead letter.
 
-        A caller that lost the reply can safely repeat the call: the new run's id is derived from the dead
-        letter's id, so only one run is created.
+        A caller that lost the reply can safely repeat the call: the id of the new run is derived from that of
+        the dead letter, so only one run is created.
 
         Raises:
             UnknownDispatch, UnknownRun: The dispatch does not exist, or its run no longer exists.
