@@ -127,7 +127,9 @@ async def test_a_question_that_nobody_answered_keeps_a_record_of_its_end(room, c
     assert found["asked_at"] < found["answered_at"]
     assert "by mail to Ada" in places(found)
     for address in (f"/p/{SLUG}/runs/{run.run_id}", QUESTIONS):
-        assert reason in (await room.browser().get(address)).text
+        page = (await room.browser().get(address)).text
+        assert reason in page
+    assert '<span class="badge low">closed</span>' in page
     with pytest.raises(StaleDecision, match=f"question {question.number} was closed: .{reason}"):
         await room.questions.answer(question.number, "yes", by="ana")
     assert await room.questions.questions() == []

@@ -510,6 +510,7 @@ class QuestionService:
             answered_at=decision.updated_at,
             project=project,
             agent=agent,
+            is_closed=not answered.is_answer,
             can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING
