@@ -99,7 +99,7 @@ class FakeChannel(BasePlatformAdapter):
             chat_id=chat,
             chat_type=kind,
             user_id=user,
-            user_name=user.title(),
+            user_name=details.pop("name", user.title()),
             account=self.account,
             thread_id=details.pop("thread", None),
         )

@@ -322,6 +322,27 @@ async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(fake, kept,
     assert (press.source.user_id, press.source.chat_id, press.source.account) == ("77", "77", str(BOT_ID))
 
 
+@pytest.mark.parametrize("missing", ["store", "handler"])
+async def test_telegram_sends_a_press_again_until_it_is_taken(fake, clock, missing: str) -> None:
+    kept, adapter = Listener(down=missing == "store"), made(fake, clock)
+    if missing == "store":
+        adapter.set_message_handler(kept)
+    await adapter.connect()
+    try:
+        fake.feed(pressed(1))
+        for is_last in (False, False, True):
+            await eventually(lambda: clock.sleeping)
+            assert (fake.acknowledged, kept.presses, fake.sent("answerCallbackQuery")) == ([], [], [])
+            if is_last:
+                kept.down = False
+                adapter.set_message_handler(kept)
+            await pause_over(clock)
+        await eventually(lambda: fake.acknowledged and fake.sent("answerCallbackQuery"))
+    finally:
+        await adapter.disconnect()
+    assert (fake.acknowledged, len(kept.presses), len(fake.sent("answerCallbackQuery"))) == ([1], 1, 1)
+
+
 async def test_a_note_that_is_refused_harms_nothing(fake, kept, adapter) -> None:
     fake.faults["answerCallbackQuery"].append(Refusal(400, "Bad Request: query is too old"))
     fake.feed(pressed(1), update(2))

@@ -1,5 +1,7 @@
 """Questions of every kind in a chat: buttons for choices, a reply to the card for words, and the inbox of an owner."""
 
+import pytest
+
 from gateway_room import Agent, settled
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.executor import AgentRunResult
@@ -141,3 +143,16 @@ async def test_the_card_of_an_answered_question_still_shows_its_action(room) -> 
     await channel.press(card.card.buttons[0].value)
     await until(lambda: not card.card.buttons)
     assert card.text == "A yes permits exactly this:\n```\nDROP TABLE a\n```\n\nWhich?\n\nApproved by U1."
+
+
+@pytest.mark.parametrize(
+    "name", ["K\u202eim", "Kim\nDenied", "x" * 65, "postroom", "human:System", "default", "D.e.fault"]
+)
+async def test_a_display_name_that_no_person_has_is_replaced_by_the_id_of_the_platform(
+    room, name: str
+) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    number = card.card.buttons[0].value.split()[1]
+    await channel.say(f"/answer {number} USD", name=name)
+    await until(lambda: "heard: USD" in channel.texts())
+    assert "Answered: USD by u1." in channel.texts()

@@ -103,6 +103,26 @@ async def test_a_late_answer_never_counts_for_the_next_question(opening):
         assert await handle.result(timeout=PATIENCE) == "Bob True, Ann False"
 
 
+async def test_a_name_that_no_person_has_is_refused_and_the_question_stays_open(opening):
+    async def one(run):
+        return (await run.ask("Restart the cache?")).by
+
+    async with opening(one) as mailbox:
+        handle = await asking(await mailbox.enqueue("t", "go"))
+        [asked] = [one async for one in mailbox.questions]
+        for name, why in (
+            ("x" * 65, "is longer than 64 characters"),
+            ("An\u202en", "contains hidden or control characters"),
+            ("Ann\nBob", "contains hidden or control characters"),
+            ("Post-Room", "is the name of the server"),
+        ):
+            with pytest.raises(InvalidArgument, match=why):
+                await handle.answer(question_id=asked.question_id, approved=True, by=name)
+            assert (await handle.status()).question_id == asked.question_id
+        await handle.answer(question_id=asked.question_id, approved=True, by=" Ann ")
+        assert await handle.result(timeout=PATIENCE) == "Ann"
+
+
 async def test_the_same_answer_may_be_given_twice_and_another_answer_is_refused(opening):
     async def two(run):
         first = await run.ask("Restart the cache?", timeout=600)

@@ -12,6 +12,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runners import AnyRunner, HttpRunner, RunnerKind, written_runner
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.waking import AGENT_THREAD, agent_of
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
@@ -20,7 +21,6 @@ from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
 from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
-from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
 from waking_room import PROJECT, Room

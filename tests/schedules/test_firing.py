@@ -333,10 +333,11 @@ async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
     for given, why in (
         ({"cron": "0 0 31 2 *"}, "not a valid cron expression"),
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "unknown time zone"),
-        ({"every": timedelta(0)}, "an interval must be from"),
+        ({"every": timedelta(0)}, "`every` must be from 1s to 3660d"),
+        ({"every": timedelta(days=3661)}, "`every` must be from 1s to 3660d"),
         ({"missed": "some"}, "`missed` must be one of skip, once, all, not 'some'"),
         ({"overlap": "kill"}, "`overlap` must be one of queue, skip, not 'kill'"),
-        ({"jitter": HOUR}, "the jitter"),
+        ({"jitter": HOUR}, "`jitter` must be at least 0 and less than 1h"),
         ({"name": " "}, "must have 1 to 200 printable characters"),
         ({"name": "x" * 201}, "must have 1 to 200 printable characters"),
     ):

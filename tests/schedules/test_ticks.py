@@ -157,12 +157,12 @@ def test_a_tick_has_one_jitter_and_others_have_others() -> None:
         ({"cron": "0 9 * * *", "zone": "a\0b"}, "unknown time zone"),
         ({}, "either a cron expression or an interval"),
         ({"cron": "0 9 * * *", "every_ms": HOUR}, "either a cron expression or an interval"),
-        ({"every_ms": 0}, "an interval"),
-        ({"every_ms": 999}, "an interval"),
-        ({"every_ms": -HOUR}, "an interval"),
-        ({"every_ms": 10**15}, "an interval"),
-        ({"every_ms": HOUR, "jitter_ms": HOUR}, "less than the 3600 s"),
-        ({"cron": "0 9,10 * * *", "jitter_ms": HOUR}, "less than the 3600 s"),
+        ({"every_ms": 0}, "`every` must be from 1s to 3660d"),
+        ({"every_ms": 999}, "`every` must be from 1s to 3660d"),
+        ({"every_ms": -HOUR}, "`every` must be from 1s to 3660d"),
+        ({"every_ms": 10**15}, "`every` must be from 1s to 3660d"),
+        ({"every_ms": HOUR, "jitter_ms": HOUR}, "less than 1h, the shortest time"),
+        ({"cron": "0 9,10 * * *", "jitter_ms": HOUR}, "less than 1h, the shortest time"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(given: dict[str, Any], why: str) -> None:

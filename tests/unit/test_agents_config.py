@@ -69,6 +69,12 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "unknown field"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '5'", "duration"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = true", "time"),
+        *(
+            (f"[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = {long}", "at most 7 days")
+            for long in ("'5000d'", "1e300", "inf", "9" * 400)
+        ),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = nan", "a number of seconds"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '9999999999h'", "at most 36500d"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "not text"),
         (2 * "[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\n", "declared twice"),
     ],

@@ -494,6 +494,52 @@ def test_the_stdio_entry_has_help_and_refuses_what_it_does_not_know(bare: Run) -
         assert bare("mcp", *words.split()).code == 2, words
 
 
+def test_the_help_of_every_command_fits_on_a_screen_of_80_columns(
+    bare: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _narrow(monkeypatch)
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), get_command(tree()))]
+    shown, wide = 0, list[str]()
+    while waiting:
+        words, command = waiting.pop()
+        waiting += [((*words, name), one) for name, one in getattr(command, "commands", {}).items()]
+        done = bare(*words, "--help")
+        assert done.code == 0, words
+        shown += 1
+        wide += [line for line in done.out.splitlines() if len(line) > 80]
+    assert (shown > 100, wide) == (True, [])
+
+
+LONG = ("99999999999h", "99999999999999999999h", "40000d", "1w 40000d", "P999999999W", "9" * 100 + "d")
+SCHEDULE = ("schedules", "add", "x", "--from", "Kim", "--to", "Ada", "--subject", "s", "--body", "b")
+TIMES = (
+    ((*SCHEDULE, "--every"), ()),
+    ((*SCHEDULE, "--every", "1d", "--jitter"), ()),
+    (("tokens", "create", "ci", "--scope", "mail:read", "--expires"), ()),
+    (("tokens", "rotate", "ci", "--overlap"), ()),
+    (("questions", "snooze", "4f2a"), ()),
+    (("reservations", "reserve", "a", "--as", "Ada", "--ttl"), ()),
+    (("agents", "set-runner", "Ada", "--timeout"), ("--", "true")),
+    (("agents", "set-runner", "Ada", "--idle-timeout"), ("--", "true")),
+)
+
+
+@each_row("before, after", TIMES)
+def test_a_duration_that_is_too_long_is_refused_with_the_limit_before_anything_is_sent(
+    fake: FakePostroom, run: Run, before: Sequence[str], after: Sequence[str]
+) -> None:
+    takes_a_number = after or "--ttl" in before
+    for span in (*LONG, "9" * 100) if takes_a_number else LONG:
+        done = run(*before, span, *after)
+        assert (done.code, "Traceback" in done.err, len(done.err) < 400) == (2, False, True), span
+        assert done.err == (
+            f"{span[:40]!r} is too long for a duration\nremedy: use a duration of at most 36500d\n"
+        )
+    done = run(*before, "9" * 5_000, *after)
+    assert (done.code, "is not a duration" in done.err, len(done.err) < 400) == (2, True, True)
+    assert fake.seen == []
+
+
 def test_a_reader_that_goes_away_ends_a_command_quietly(fake: FakePostroom, tmp_path: Path) -> None:
     fake.tools["list_agents"] = lambda _: {"agents": [AGENT] * 1000, "next": None}
     ours, theirs = os.pipe()

@@ -117,7 +117,7 @@ OF_PROGRAMS: list[tuple[dict[str, Any], str]] = [
     ({"timeout": "1"}, "must be a number of seconds"),
     ({"timeout": True}, "must be a number of seconds"),
     ({"timeout": float("nan")}, "must be a number of seconds"),
-    ({"timeout": 1e300}, "must be a number of seconds"),
+    ({"timeout": 1e300}, "at most 7 days"),
     *(({"timeout": 8 * 24 * 3600}, "at most 7 days"), ({"idle_timeout": 0}, "idle_timeout")),
     ({"max_output_bytes": 0}, "max_output_bytes"),
     ({"max_output_bytes": (16 << 20) + 1}, "max_output_bytes"),

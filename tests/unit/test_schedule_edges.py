@@ -68,7 +68,7 @@ async def test_bad_schedules_are_refused_with_what_is_allowed(room):
     for given, status, word in (
         ({"cron": "0 0 31 2 *"}, 400, "not a valid cron expression"),
         ({"zone": "Mars/Base"}, 400, "unknown time zone"),
-        ({"cron": None, "every_seconds": 0}, 400, "an interval must be from 1 s"),
+        ({"cron": None, "every_seconds": 0}, 400, "`every_seconds` must be from 1s to 3660d"),
         ({"missed": "some"}, 400, "skip, once, all"),
         ({"importance": "loud"}, 400, "importance"),
         ({"to": ["Nobody"]}, 404, "Nobody"),
@@ -84,6 +84,7 @@ async def test_bad_schedules_are_refused_with_what_is_allowed(room):
         ({"cron": None}, "pass either `cron`, such as 0 9 * * MON, or `every_seconds`"),
         ({"every_seconds": 60}, "pass either `cron`, such as 0 9 * * MON, or `every_seconds`"),
         ({"cron": None, "every_seconds": 0.001}, "choose another value for `every_seconds`"),
+        ({"cron": None, "every_seconds": 3_600 * 99_999}, "choose another value for `every_seconds`"),
         ({"jitter_seconds": 10**7}, "choose a shorter `jitter_seconds`, or leave it out"),
         ({"missed": "never"}, "leave out `missed` to use its default"),
     ],
@@ -92,6 +93,17 @@ async def test_a_refusal_over_http_names_the_fields_of_the_body(room, given, rem
     answer = await operator(room).post(ADMIN, json=ASKED | given)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_schedule")
     assert answer.json()["remedy"] == remedy
+
+
+@each_row("given", [10**10, 10**30, 1e300, -1])
+@each_row("field", ["every_seconds", "jitter_seconds"])
+async def test_a_time_that_no_schedule_can_have_is_refused_with_the_fields_of_the_body(room, field, given):
+    answer = await operator(room).post(ADMIN, json=ASKED | {"cron": None, "every_seconds": 60, field: given})
+    bound = "at least 0" if given == -1 else "at most 3153600000"
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
+    assert answer.json()["detail"] == f"`{field}` must be a number of {bound}"
+    assert answer.json()["remedy"].startswith("the fields are: name, project, sender, to, subject, body, ")
+    assert (await operator(room).get(ADMIN)).json()["schedules"] == []
 
 
 async def test_a_person_pauses_resumes_and_sends_on_the_page(room, clock: ManualClock):

@@ -45,6 +45,7 @@ from postroom.contracts.runners import (
     written_runner,
 )
 from postroom.contracts.signing import MIN_SECRET_LENGTH
+from postroom.contracts.waking import AGENT_THREAD, agent_of
 from postroom.dispatch.routing import JoinedEffects, SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
@@ -53,7 +54,6 @@ from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 from postroom.mail.tokens import RunTokens
 from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEffects
-from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl

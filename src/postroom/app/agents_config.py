@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,7 +88,7 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("a time must be a number of seconds, or a text such as 30m")  # noqa: TRY004 - reported like the other faults
-    return (duration_of(value) if isinstance(value, str) else timedelta(seconds=value)).total_seconds()
+    return duration_of(value).total_seconds() if isinstance(value, str) else value
 
 
 def _wrong(file: Path, which: str, reason: str, remedy: str) -> ConfigError:

@@ -21,7 +21,7 @@ from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.client_programs import COMMANDS
-from postroom.contracts.clock import from_iso
+from postroom.contracts.clock import MAX_DURATION, from_iso
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
@@ -49,7 +49,7 @@ from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.work import WorkService
 
 _MAX_PATH_LENGTH: Final = 4096
-_MAX_SECONDS: Final = 10**9
+_MAX_SECONDS: Final = MAX_DURATION // timedelta(seconds=1)
 _MAX_SNOOZE: Final = 90 * 24 * 3_600
 """Maximum number of seconds of a snooze."""
 _Seconds = Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]

@@ -9,9 +9,9 @@ from postroom.cli.help_text import command_group
 
 app = command_group(
     "Add, find and end notes of a project.",
-    "notes add 'test command' 'Run make quick, not make test.' --as Ada --path 'piers/**'",
+    "notes add tests 'Run make quick.' --as Ada --path 'piers/**'",
     "notes list lamp",
-    "notes add 'test command' 'Run make test.' --as Ben --path 'piers/**' --replaces 1",
+    "notes add tests 'Run make test.' --as Ben --replaces 1",
     "notes end 2 --as Ben",
 )
 

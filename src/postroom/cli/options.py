@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from postroom.contracts.clock import DURATIONS, parse_duration
+from postroom.contracts.clock import DURATIONS, MAX_DURATION, duration_text, parse_duration
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 
@@ -23,6 +23,8 @@ def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
 
 
 HERE: Final = "."
+_MAX_SHOWN: Final = 40
+"""Maximum characters of a duration in an error."""
 AGENT_SETTING: Final = "postroom.agent"
 """The Git setting that names the default agent of a repository."""
 _PROJECT_OF_AGENT: Final = "postroom.project_of_agent"
@@ -132,7 +134,7 @@ Ttl = Annotated[
     int | None,
     typer.Option(
         "--ttl",
-        parser=lambda text: int(text) if text.isdecimal() else int(seconds(text)),
+        parser=lambda text: int(seconds(text, unit="s")),
         metavar="TIME",
         help="A duration, such as 30m. A number without a unit is in seconds.",
     ),
@@ -155,18 +157,24 @@ def project_key(text: str) -> str:
         raise InvalidPath(f"{text!r} cannot be made an absolute path: {error}", value=text) from error
 
 
-def seconds(text: str) -> float:
-    """Return the number of seconds in a duration such as 90d.
+def seconds(text: str, *, unit: str = "") -> float:
+    """Return the number of seconds in a duration such as 90d; `unit` is the unit of a number without one.
 
     Raises:
-        InvalidArgument: The text is not a duration.
+        InvalidArgument: The text is not a duration, or the duration is longer than 36,500 days.
     """
-    duration = parse_duration(text)
+    duration = parse_duration(f"{text}{unit}" if text.isdecimal() else text)
     if duration is None:
         raise InvalidArgument(
-            f"{text!r} is not a duration",
-            value=text,
+            f"{text[:_MAX_SHOWN]!r} is not a duration",
+            value=text[:_MAX_SHOWN],
             remedy=f"write a number followed by a unit: {DURATIONS}",
+        )
+    if duration > MAX_DURATION:
+        raise InvalidArgument(
+            f"{text[:_MAX_SHOWN]!r} is too long for a duration",
+            value=text[:_MAX_SHOWN],
+            remedy=f"use a duration of at most {duration_text(MAX_DURATION)}",
         )
     total = duration.total_seconds()
     return int(total) if total.is_integer() else total

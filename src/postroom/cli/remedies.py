@@ -78,7 +78,7 @@ _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
 }
 """The parameters of commands whose names differ from those of the arguments that they set."""
 _SUFFIX: Final = re.compile(r"_(?:id|key|only|seconds)\Z")
-_BOUND: Final = re.compile(r"(`\w+_seconds`) must be a whole number of (at least|at most) (\d+)")
+_BOUND: Final = re.compile(r"(`\w+_seconds`) must be a (?:whole )?number of (at least|at most) (\d+)")
 _ARGUMENT: Final = re.compile(
     r"`([a-z]\w*)(?:\[\d+\]|\.\w+)*`|(?<![\w`'\"/.-])([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w`'\"/.(-])"
 )

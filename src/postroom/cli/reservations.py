@@ -16,7 +16,7 @@ from postroom.contracts.errors import InvalidArgument
 
 app = command_group(
     "Reserve files before editing them.",
-    "reservations reserve 'piers/**' --as Ada --reason 'placing the lights'",
+    "reservations reserve 'piers/**' --as Ada --reason 'place lights'",
     "reservations check piers/north.py --as Ben",
     "reservations release --all --as Ada",
 )

@@ -154,8 +154,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "cwd": None if cwd is None else str(cwd.absolute()),
         "env": dict(_pair(value) for value in env) if env else None,
         "pass_env": pass_env,
-        "timeout": None if timeout is None else _parse_seconds(timeout),
-        "idle_timeout": None if idle_timeout is None else _parse_seconds(idle_timeout),
+        "timeout": None if timeout is None else seconds(timeout, unit="s"),
+        "idle_timeout": None if idle_timeout is None else seconds(idle_timeout, unit="s"),
         "resume": resume or None,
         "session_per": session_per,
         "runs_on": runs_on,
@@ -216,8 +216,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise InvalidArgument(f"--env {name!r} has no value", value=name, remedy="use the form NAME=VALUE")
     return name, value
-
-
-def _parse_seconds(text: str) -> float:
-    """Return the number of seconds in a duration. A number without a unit means seconds."""
-    return int(text) if text.isdecimal() else seconds(text)

@@ -13,8 +13,8 @@ from postroom.contracts.errors import InvalidArgument
 
 app = command_group(
     "Send messages on a schedule, for example to Ada every Monday at 9:00.",
-    "schedules add weekly --from Kim --to Ada --subject Report --body News? --cron '0 9 * * MON'",
-    "schedules add nine --from Kim --to human:Kim --subject Yesterday --catch-up --cron '0 9 * * *'",
+    "schedules add weekly --from Kim --to Ada --subject Report \\\n    --body News? --cron '0 9 * * MON'",
+    "schedules add nine --from Kim --to human:Kim --subject Yesterday \\\n    --catch-up --cron '0 9 * * *'",
     "schedules list",
     "schedules trigger weekly",
 )

@@ -9,7 +9,7 @@ from postroom.cli.help_text import command_group
 
 app = command_group(
     "List, claim and finish the tasks of a project.",
-    "tasks add 'Light the north pier' --as Ada --path 'piers/**' --check 'make test'",
+    "tasks add 'Light the pier' --as Ada --check 'make test'",
     "tasks list",
     "tasks claim --as Ben",
     "tasks claim 12 --as Ben",

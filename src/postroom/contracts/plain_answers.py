@@ -1,6 +1,7 @@
-"""Yes and no as people write them, and their names. It imports nothing heavy, so that commands can use it."""
+"""Recognizes yes and no as people write them, and checks names; quick to import for commands."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from unicodedata import normalize
 
@@ -8,11 +9,14 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.quoting import one_line, quoted
 
 MAX_NAME_LENGTH: Final = 64
-"""Maximum characters of the name of a person who answers."""
+"""Maximum number of characters in the name of a person who answers."""
+_NOT_PEOPLE: Final = ("postroom", "system")
+"""Names that no person who answers may have."""
+_SIGNS: Final = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
 )
-"""A yes or a no with nothing that could limit it: "yes?", "yes..." and "yes, but" are neither."""
+"""Matches a plain yes or no; "yes?", "yes..." and "yes, but" do not match, because they may be limited."""
 
 
 _APPROVES: Final = re.compile(
@@ -21,7 +25,7 @@ _APPROVES: Final = re.compile(
 
 
 def approves(text: str) -> bool:
-    """Return whether a text begins with a word of approval, so that it may not stand for silence."""
+    """Return whether a text begins with a word of approval, which must not be the default answer."""
     return _APPROVES.fullmatch(fold_case(text)) is not None
 
 
@@ -31,11 +35,12 @@ def plain_yes_no(text: str) -> bool | None:
     return None if plain is None else plain["yes"] is not None
 
 
-def check_person_name(name: str) -> str:
-    """Return the name that a person states, without surrounding spaces.
+def check_person_name(name: str, *, asker: str = "") -> str:
+    """Return the name of a person who answers, without surrounding spaces; `asker` is the agent that asks.
 
     Raises:
-        InvalidArgument: The name is too long, or contains a control character or another hidden character.
+        InvalidArgument: The name is too long, contains a control character or another hidden character, or
+            looks like the name of the server or of `asker`.
     """
     plain = name.strip()
     if len(plain) > MAX_NAME_LENGTH or one_line(plain) != plain:
@@ -49,9 +54,31 @@ def check_person_name(name: str) -> str:
             value=one_line(plain[:MAX_NAME_LENGTH]),
             remedy=f"pass your name in 1 to {MAX_NAME_LENGTH} visible characters on one line",
         )
+    bare = fold_case(plain).removeprefix("human:").partition("@")[0].strip()
+    if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
+        raise InvalidArgument(
+            f"{quoted(plain)} is the name of the server or of the agent that asks, not of a person",
+            value=plain,
+            remedy="pass your own name",
+        )
     return plain
 
 
+def look_alike(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks like `name`, or None.
+
+    Names look the same if they differ only in case, punctuation, 0 for o, or 1 for l.
+
+    Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
+    """
+    key = _without_signs(name)
+    return next((other for other in known if _without_signs(other) == key), None)
+
+
+def _without_signs(name: str) -> str:
+    return _SIGNS.sub("", name.casefold()).replace("0", "o").replace("1", "l")
+
+
 def fold_case(text: str) -> str:
-    """Return a text in the form in which answers are compared: people see no other difference."""
+    """Return a text in a form for comparisons, without differences that people do not see."""
     return " ".join(normalize("NFKC", text).casefold().split())

@@ -1,19 +1,21 @@
 """Finds the questions that waiting runs ask people, and accepts the first answer to each question."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
-from postroom.contracts.questions import Given, QuestionKind, person
+from postroom.contracts.plain_answers import check_person_name
+from postroom.contracts.questions import NOBODY, Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.replies import Question, how_to_answer, question_of
+from postroom.gateway.replies import Question, asker_of, how_to_answer, question_of
 from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
@@ -116,23 +118,26 @@ class Questions:
             (thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)
         ]
         number, why = _number_in(words)
-        answer = Given(
-            value=why if approved is None else approved,
-            by=person(source.user_name or source.user_id or ""),
-            at="chat",
-            why="" if approved is None else why,
-        )
+
+        def given_on(thread_id: str) -> Given:
+            return Given(
+                value=why if approved is None else approved,
+                by=person(_name_for(source, asker_of(thread_id))),
+                at="chat",
+                why="" if approved is None else why,
+            )
+
         matching = [pair for pair in open_questions if pair[1].number == number]
         if everywhere and number and not matching:
             matching = [(at, one) async for at, one, _ in self.everywhere() if one.number == number]
         if not matching:
             others = [question for _, question in open_questions]
-            return await self._answered_before(thread_ids, number, others, answer, approved=approved)
+            return await self._answered_before(thread_ids, number, others, given_on, approved=approved)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
         try:
-            decision = chosen.decision(answer, self._clock.now())
+            decision = chosen.decision(given_on(thread_id), self._clock.now())
         except (NotPermitted, InvalidArgument) as error:
             return Decided(f"Not answered: {error.message}.")
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
@@ -145,7 +150,7 @@ class Questions:
         thread_ids: Sequence[str],
         number: str | None,
         others: Sequence[Question],
-        given: Given,
+        given_on: Callable[[str], Given],
         *,
         approved: bool | None,
     ) -> Decided:
@@ -160,10 +165,11 @@ class Questions:
                     question = question_of(run, answered.ticket)
                     if question.number == number:
                         decided = answer_note(question, answered.decision)
+                        how = f"{'was answered already' if answered.is_answer else 'is not open'}. {decided}"
                         return Decided(
                             decided
-                            if self._repeats(question, answered.decision, given)
-                            else _not_open(number, others, approved=approved, answered=decided),
+                            if self._repeats(question, answered.decision, given_on(thread_id))
+                            else _not_open(number, others, approved=approved, answered=how),
                             question,
                             decided,
                             thread_id,
@@ -176,6 +182,18 @@ class Questions:
             return question.decision(given, self._clock.now()).decision_id == decision.decision_id
         except (NotPermitted, InvalidArgument):
             return False
+
+
+def _name_for(source: SessionSource, asker: str) -> str:
+    """Return the name under which the answer of a chat's person to this agent is stored; "" if unknown.
+
+    People choose their display names. One that is refused elsewhere, such as the name of the agent that asks,
+    is replaced by the platform's id.
+    """
+    for name in filter(None, (source.user_name, source.user_id)):
+        with suppress(InvalidArgument):
+            return check_person_name(name, asker=asker)
+    return ""
 
 
 async def answer_run(
@@ -202,6 +220,8 @@ async def answer_run(
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
     """Return the line of a question's card that shows the answer, who gave it, and where."""
+    if decision.by == NOBODY and decision.result is None:
+        return f"Closed: {one_line(decision.reason or '')[:_SHOWN]}."
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
     text = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
@@ -238,7 +258,7 @@ def _not_open(
             else ("This chat has no open question.")
         )
     elif answered:
-        text = f"Question {number} was answered already. {answered}"
+        text = f"Question {number} {answered}"
     else:
         text = f"Question {number} is not open; it may have been answered already."
     command = "/deny" if approved is False else "/approve"

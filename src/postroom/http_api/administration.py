@@ -84,8 +84,8 @@ async def read_body(request: Request, kind: type[D]) -> D:
     Raises:
         InvalidArgument: The body does not match the type.
     """
-    names = getattr(kind, "__struct_fields__", ())
-    remedy = f"send a JSON object with {', '.join(names)} as text" if names else "send a JSON object"
+    names = ", ".join(getattr(kind, "__struct_fields__", ()))
+    remedy = f"the fields are: {names}" if names else "send a JSON object"
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=kind)
     except msgspec.ValidationError as error:

@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from postroom.contracts.errors import AgentRetired, InvalidRunner, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
+from postroom.contracts.plain_answers import look_alike
 from postroom.contracts.runners import Runner, read_runner, reads_at_work
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -28,7 +29,7 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import check_name, check_new_name, generated, look_alike
+from postroom.mail.names import check_name, check_new_name, generated
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
 from postroom.mail.repositories import project_of

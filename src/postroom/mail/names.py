@@ -69,7 +69,6 @@ _ALIKE = _DIGITS | str.maketrans({"i": "l"})
 
 Two names must also differ in more than dots and hyphens.
 """
-_SIGNS = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
 
@@ -120,21 +119,6 @@ def check_new_name(name: str) -> str:
 def _is_reserved_name(name: str) -> bool:
     # Only reserved names of roles are compared with `i` counted as `l`, because Ali is a valid name.
     return _look(name) in _LOOKS or name.casefold().translate(_DIGITS) in RECIPIENTS
-
-
-def look_alike(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks like `name`, or None.
-
-    Names look the same if they differ only in case, punctuation, 0 for o, or 1 for l.
-
-    Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
-    """
-    key = _without_signs(name)
-    return next((other for other in known if _without_signs(other) == key), None)
-
-
-def _without_signs(name: str) -> str:
-    return _SIGNS.sub("", name.casefold()).replace("0", "o").replace("1", "l")
 
 
 def _look(name: str) -> str:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypedDict
 
 from postroom.concurrency import SystemTimer, Tasks
-from postroom.contracts.clock import Clock, Timer, iso, milliseconds
+from postroom.contracts.clock import Clock, Timer, duration_text, iso, milliseconds
 from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     IdempotencyConflict,
@@ -163,7 +163,7 @@ class NamedTokens:
         """
         _check_new(name, token_id, hashed)
         chosen = _scopes(scopes, bound=project is not None)
-        _check_length("life", life, MAX_LIFE)
+        _check_length("life_seconds", life, MAX_LIFE)
 
         def change(tx: MailWrites) -> TokenView:
             now = self._clock.now()
@@ -196,7 +196,7 @@ class NamedTokens:
             IdempotencyConflict: The id was used for another token.
         """
         _check_new(name, token_id, hashed)
-        _check_length("overlap", overlap, MAX_OVERLAP, least=timedelta(0))
+        _check_length("overlap_seconds", overlap, MAX_OVERLAP, least=timedelta(0))
 
         def change(tx: MailWrites) -> tuple[TokenView, dict[str, int]]:
             now = self._clock.now()
@@ -352,13 +352,14 @@ def _scopes(given: Sequence[str], *, bound: bool) -> frozenset[Scope]:
 
 
 def _check_length(
-    what: str, given: timedelta | None, longest: timedelta, *, least: timedelta = timedelta(seconds=1)
+    name: str, given: timedelta | None, longest: timedelta, *, least: timedelta = timedelta(seconds=1)
 ) -> None:
     if given is not None and not least <= given <= longest:
         raise InvalidArgument(
-            f"{given} is not a valid {what} for a token",
+            f"`{name}` must be from {duration_text(least)} to {duration_text(longest)}, "
+            f"not {duration_text(given)}",
             value=given.total_seconds(),
-            remedy=f"use a value from {least} to {longest}",
+            remedy=f"pass another duration for `{name}`",
         )
 
 

@@ -15,7 +15,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, fold_case
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
 from postroom.contracts.questions import (
     NOBODY,
     Answerer,
@@ -37,6 +37,7 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
 from postroom.gateway.replies import (
     Question,
+    asker_of,
     closed_card,
     inbound_ids_of,
     is_chat,
@@ -46,7 +47,6 @@ from postroom.gateway.replies import (
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
-from postroom.mail.names import look_alike
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where
@@ -67,8 +67,6 @@ POLL_MS = 5_000
 SILENCE = "no answer came in time"
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
-_NOT_PEOPLE: Final = ("postroom", "system")
-"""Names under which nobody answers."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
@@ -225,7 +223,12 @@ class QuestionService:
             for run, question in asked_in(runs):
                 if question.number == number:
                     return open_question(run, question, tx)
-            answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
+            answers = (
+                self._given_answer(run, answered)
+                for run in runs
+                for answered in run.answered
+                if answered.is_answer
+            )
             return next((answer for answer in answers if answer.number == number), None)
 
         return await self._store.read(look)
@@ -258,7 +261,7 @@ class QuestionService:
         await self._put_off(*await self._asked_in(slug, run_id, number), for_ms=for_ms, by=by)
 
     async def _put_off(self, run: RunRecord, question: Question, *, for_ms: int, by: str) -> SnoozedQuestion:
-        now, by = self._clock.now(), _name_of_person(run, by)
+        now, by = self._clock.now(), check_person_name(by, asker=asker_of(run.thread_id))
         until = now + for_ms
         await self._store.write(
             lambda tx: tx.mail.snooze(run.run_id, question.call_id, until=until, by=by, now=now),
@@ -281,10 +284,10 @@ class QuestionService:
 
         def look(tx: Transaction) -> list[QuestionRecord]:
             rows = [
-                (run, ticket, decision)
+                (run, ticket, answered)
                 for run in _numbered(tx, number)
-                for ticket, decision in (
-                    *((answered.ticket, answered.decision) for answered in run.answered),
+                for ticket, answered in (
+                    *((answered.ticket, answered) for answered in run.answered),
                     *((ticket, None) for ticket in run.open_tickets if run.status is RunStatus.WAITING),
                 )
                 if number_of(run.run_id, ticket).startswith(number)
@@ -304,19 +307,15 @@ class QuestionService:
         return records[0]
 
     def _record(
-        self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, decision: ToolCallResume | None
+        self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, answered: AnsweredTicket | None
     ) -> QuestionRecord:
         wanted, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
         number = number_of(run.run_id, ticket)
         places = sorted(surfaces_of(tx, run).get(number, ()), key=lambda one: one.at or 0)
-        answer = (
-            None
-            if decision is None
-            else self._given_answer(run, AnsweredTicket(ticket=ticket, decision=decision))
-        )
+        answer = None if answered is None else self._given_answer(run, answered)
         return {
             "number": number,
-            "state": "open" if answer is None else "answered",
+            "state": "open" if answered is None else "answered" if answered.is_answer else "closed",
             "question": ticket.question,
             "agent": agent,
             "project": project,
@@ -447,7 +446,8 @@ class QuestionService:
 
     async def _hand_over(self, run: RunRecord, question: Question, given: Given) -> ToolCallResume:
         if given.by.is_operator:
-            given = replace(given, by=person(_name_of_person(run, given.by.name)))
+            name = check_person_name(given.by.name, asker=asker_of(run.thread_id))
+            given = replace(given, by=person(name))
         decision = question.decision(given, self._clock.now())
         # A granted budget lets other runs start at once, and a chat shows an answer at once, so these
         # answers cannot be withdrawn.
@@ -510,30 +510,12 @@ class QuestionService:
             answered_at=decision.updated_at,
             project=project,
             agent=agent,
+            is_closed=not answered.is_answer,
             can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING
             and not is_chat(run.thread_id),
         )
-
-
-def _name_of_person(run: RunRecord, name: str) -> str:
-    """Return the name that a person states at a question of a run.
-
-    Raises:
-        InvalidArgument: The name contains hidden characters, or looks like that of the server or of the
-            agent that asks.
-    """
-    name = check_person_name(name)
-    asker, _, _ = owner_of(run.thread_id)
-    bare = fold_case(name).removeprefix("human:").partition("@")[0].strip()
-    if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
-        raise InvalidArgument(
-            f"{quoted(name)} is the name of the server or of the agent that asks, not of a person",
-            value=name,
-            remedy="pass your own name",
-        )
-    return name
 
 
 def home_of(slug: str) -> str:
@@ -648,10 +630,8 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         word = {True: "yes", False: "no"}.get(before.approved)  # type: ignore[arg-type]
         detail = ": ".join(filter(None, (word, quoted(before.why, longest=_SHOWN) if before.why else "")))
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
-        text = (
-            f"question {before.number} was answered already: {who} answered {detail} at "
-            f"{iso(before.answered_at)}"
-        )
+        how = f"closed: {detail}," if before.by == NOBODY else f"answered already: {who} answered {detail}"
+        text = f"question {before.number} was {how} at {iso(before.answered_at)}"
     newest = ", ".join(f"{question.number} ({question.text[:_SHOWN]})" for question in now[-_NAMED:])
     if before is None:
         text += f"; open questions are: {newest}" if newest else ""
@@ -684,13 +664,26 @@ class QuestionTimeouts:
         self._timer = timer
 
     async def serve(self) -> None:
-        """Call `round` repeatedly until cancelled."""
+        """Call `round` repeatedly until cancelled: at each deadline, and every `POLL_MS`.
+
+        A question that is asked during a pause may end late, by `POLL_MS` less its timeout.
+        """
         while True:
+            began, pause_ms = self._clock.now(), POLL_MS
             try:
                 await self.round()
+                pause_ms = await self._until_next(began)
             except PostroomError as error:
                 _LOG.warning("questions.put_off", reason=error.describe())
-            await self._timer.sleep(POLL_MS)
+            await self._timer.sleep(pause_ms)
+
+    async def _until_next(self, began: int) -> int:
+        """Return the time until the first deadline after the round that began then; at most `POLL_MS`."""
+        last = began + POLL_MS
+        found = await self._runs.stores.store.read(
+            lambda tx: tx.runs.threads.overdue(last, (began + 1, ""), 1)
+        )
+        return max(min([last, *(ends_at for ends_at, _ in found)]) - self._clock.now(), 0)
 
     async def round(self) -> int:
         """End the wait for questions whose deadline has passed; return how many there were.

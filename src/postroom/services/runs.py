@@ -12,6 +12,7 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.limits import Budget
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.waking import AGENT_THREAD, agent_of
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
@@ -20,7 +21,6 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.gateway.config import DEFAULT_AGENT
 from postroom.gateway.replies import agent_on, is_chat, target_of
 from postroom.leases import Leases
-from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import Transaction

@@ -31,7 +31,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tasks import TASK_THREAD
 from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
-from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
+from postroom.contracts.waking import Accept, AskedQuestion, MessageRun, agent_of
 from postroom.log import get_logger
 from postroom.mail.context import Rules, WriteContext
 from postroom.mail.notes import notes_to_give
@@ -45,7 +45,6 @@ from postroom.mail.waking.prompts import (
     NO_WORDS,
     NOTES,
     STOPS,
-    agent_of,
     answer_told,
     asks,
     clipped,
@@ -665,9 +664,8 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
     project, agent = addressed.project, addressed.agent
     context.tx.lock_projects([project.id])
     context = replace(context, now=context.tx.now())
-    tickets = [answer.ticket] if answer is not None else list(run.waiting.tickets if run.waiting else ())
-    texts = [ticket.reason for ticket in tickets]
-    if not texts and run.input is not None:  # the run has ended without an answer
+    texts = [] if answer is None else [answer.ticket.reason]
+    if not texts and run.input is not None:  # the run has ended before it asked
         asking = tx.runs.messages.named(run.thread_id, run.input.trigger_message_ids)
         texts = [record.message.text() for record in asking]
     question = one_line(texts[0]) if texts else "your question"

@@ -17,10 +17,8 @@ from postroom.contracts.quoting import between, one_line, quoted, readable
 from postroom.contracts.runs import RunWaitingTicket
 from postroom.contracts.tasks import Task
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import AGENT_THREAD, LANE
 
-AGENT_THREAD = "agent:"
-_LANE: Final = "#"
-"""The separator before the number of a lane; it cannot occur in an agent's name."""
 MESSAGE = "mail-"
 """Prefix of the id that a mail message has on its recipient's thread; the message number follows."""
 ASKING: Final = "#asks-"
@@ -72,7 +70,7 @@ class Origin:
 
 def agent_thread(slug: str, name: str, lane: int = 0) -> str:
     """Return a thread of an agent's runs; the runs of one lane are executed one after another."""
-    return f"{AGENT_THREAD}{slug}/{name}" + (f"{_LANE}{lane}" if lane else "")
+    return f"{AGENT_THREAD}{slug}/{name}" + (f"{LANE}{lane}" if lane else "")
 
 
 def asking_thread(slug: str, name: str, lane: int) -> str:
@@ -83,15 +81,6 @@ def asking_thread(slug: str, name: str, lane: int) -> str:
 def lane_of(mail_thread: str, runs_at_once: int) -> int:
     """Return the lane that executes the runs of a mail thread; it is always the same for a thread."""
     return crc32(mail_thread.encode()) % runs_at_once
-
-
-def agent_of(thread_id: str) -> tuple[str, str] | None:
-    """Return the slug and the name of the agent that a thread of runs belongs to; None for other threads."""
-    if not thread_id.startswith(AGENT_THREAD):
-        return None
-    slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
-    name = name.partition(_LANE)[0]
-    return (slug, name) if slash and slug and name else None
 
 
 def message_name(message_id: int) -> str:

@@ -26,7 +26,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tasks import TASK_THREAD, place_in_message
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import Accept, ThreadsNeeded
+from postroom.contracts.waking import Accept, ThreadsNeeded, agent_of
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
@@ -34,7 +34,6 @@ from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
 from postroom.mail.waking.open_questions import answers, given_by_reply, why_late
 from postroom.mail.waking.prompts import (
     Origin,
-    agent_of,
     agent_thread,
     as_answered,
     as_order,
