@@ -275,7 +275,7 @@ class ChatService:
         return None if is_run else named.not_run
 
     async def stop(self) -> None:
-        """Stop the gateway cleanly; do nothing if it does not run."""
+        """Stop the gateway cleanly. Do nothing if it does not run."""
         if self.state == "stopped":
             return
         self.state = "stopping"
@@ -311,7 +311,7 @@ class ChatService:
     # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Forward a request to the server of a channel, and return the response; None on that server.
+        """Forward a request to the server of a channel, and return the response, or None on that server.
 
         Raises:
             ServerUnavailable: No server serves the channel now, or that server does not answer.
@@ -320,7 +320,7 @@ class ChatService:
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that serves a channel; None if this server or every server serves it."""
+        """Return the other server that serves a channel, or None if this server or every server serves it."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
@@ -404,7 +404,7 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
 
 
 def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
-    """Create the client of the speech-to-text endpoint; None if none is configured.
+    """Create the client of the speech-to-text endpoint, or None if none is configured.
 
     Raises:
         MissingExtra: The library for the endpoint is not installed.
@@ -421,7 +421,7 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
 
 
 def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
-    """Create the client of the text-to-speech endpoint; None if none is configured.
+    """Create the client of the text-to-speech endpoint, or None if none is configured.
 
     Raises:
         MissingExtra: The library for the endpoint is not installed.

@@ -1,4 +1,4 @@
-"""The executor for agents that are models. It runs the built-in loop, with mail operations as tools."""
+"""The executor for agents that are models, which runs the built-in loop with mail operations as tools."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -187,7 +187,7 @@ def outline(found: object, depth: int = 0) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, or with tabs in a pipe; return `none` if there are no rows.
+    """Return rows as a table on a terminal, or with tabs in a pipe. Return `none` if there are no rows.
 
     In a pipe, `none` is printed on stderr, so that a program does not read it as a row.
     """
@@ -303,12 +303,12 @@ def state_word(state: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a line at once; exit if no program reads the output any longer."""
+    """Print a line at once. Exit if no program reads the output any longer."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print a text at once; exit if no program reads the output any longer."""
+    """Print a text at once. Exit if no program reads the output any longer."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:

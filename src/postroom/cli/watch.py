@@ -162,7 +162,7 @@ def _as_json(message: Mapping[str, Any]) -> str:
 class Patience:
     """Waits, with growing pauses, until a server can be reached again.
 
-    It reports once that the server is down, and once that the server answers again.
+    The class reports once that the server is down, and once that the server answers again.
     """
 
     def __init__(self, *, is_quiet: bool = False) -> None:

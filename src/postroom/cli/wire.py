@@ -63,7 +63,7 @@ class Reply:
     body: bytes
 
     def json(self) -> object:
-        """Return the JSON data in the body; None if the body is not JSON."""
+        """Return the JSON data in the body, or None if the body is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -135,7 +135,7 @@ class Exchange:
                 return  # it is already closed
 
     def close(self) -> None:
-        """Close the connection; a second call does nothing."""
+        """Close the connection. A second call does nothing."""
         self._connection.close()
 
 

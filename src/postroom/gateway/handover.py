@@ -118,7 +118,7 @@ class Handover:
         mode: BusyPolicy | None = None,
         activity: Activity | None = None,
     ) -> Admission:
-        """Hand over a message; with a `draft`, store the message in the same transaction.
+        """Hand over a message. With a `draft`, store the message in the same transaction.
 
         The transaction also stores the session's `activity`. A refused message stays open until its sender
         has been notified.
@@ -191,7 +191,7 @@ class Handover:
     def _position(
         self, tx: Transaction, inbound: InboundMessage, thread_id: str, mode: BusyPolicy
     ) -> Admission:
-        """Decide the admission of a message that did not start a run at once; withdraw a rejected message."""
+        """Decide the admission of a message that did not start a run at once. Withdraw a rejected message."""
         ids = [entry.pending_id for entry in tx.runs.messages.waiting(thread_id)]
         if inbound.thread_message_id not in ids:
             if inbound.status is InboundStatus.HANDED_OVER:  # a run read it before a crash
@@ -282,7 +282,7 @@ class Handover:
         return True
 
     async def follow_deletion(self, inbound: InboundMessage, *, reason: str | None = None) -> bool:
-        """Withdraw a deleted message from its thread; return False if a run has read it."""
+        """Withdraw a deleted message from its thread, and return False if a run has read it."""
         move = InboundMove(status=InboundStatus.RETRACTED, reason=reason, since=inbound.status)
         if inbound.status is InboundStatus.HANDED_OVER and inbound.thread_id is not None:
             name = inbound.thread_message_id

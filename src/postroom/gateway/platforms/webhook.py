@@ -247,7 +247,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
 
 
 def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
-    """Return the first field of a template that is missing in the body; None if the body has all fields.
+    """Return the first field of a template that is missing in the body, or None if the body has all fields.
 
     A field whose value is null is not missing.
     """
@@ -295,7 +295,7 @@ def _as_text(value: Json | _Absent) -> str:
 
 
 def conversation_of(data: Mapping[str, Json]) -> str | None:
-    """Return the `conversation` that a body names; None if it names none.
+    """Return the `conversation` that a body names, or None if it names none.
 
     Raises:
         Refused: The name is invalid.
@@ -333,7 +333,7 @@ _KINDS: Final = {
 
 
 def _wait(text: str | None, now: int) -> int | None:
-    """Parse a Retry-After header, in seconds or as a date; return None if it is missing or invalid."""
+    """Parse a Retry-After header, in seconds or as a date, and return None if it is missing or invalid."""
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text):
