@@ -98,7 +98,7 @@ def size_text(size: int) -> str:
 
 @lru_cache(4096)
 def initials(name: str) -> str:
-    """Return the letters of an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
+    """Return the initials of an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
     if not parts:
         return name[:1].upper() or "?"
