@@ -67,6 +67,7 @@ BAD = {
             "Yes, please do not",
             "ok",
         ),
+        *("Ja", "oui", "sí", "да", "はい"),
         *("no, please", "Yes. Not before the backup", "yes no", "not yes", "Yes!!!!", "Yes, no"),
     ],
     "yes_no_or_words": [""],
@@ -262,6 +263,16 @@ async def test_a_late_answer_is_told_the_words_of_the_first_and_json_says_yes_wi
     assert "ana over HTTP answered yes at" in told
 
 
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_yes_in_another_language_is_an_answer_in_words_that_permits_nothing(room, surface):
+    run, question = await asked(room)
+    assert await surface(room, run, question, "Ja", "ana") == ""
+    await room.turn()
+    [given] = (await room.stores.threads.load_run(run.run_id)).answered
+    assert (given.decision.approved, given.decision.result) == (None, {"text": "Ja"})
+    assert f"You asked a person: {question.text}\nThey answered: Ja" in room.agents.told[-1]
+
+
 async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, clock):
     run, question = await asked(room)
     browser = room.browser()
@@ -346,6 +357,8 @@ async def test_silence_gives_the_default_which_is_never_a_yes(room, clock, asks,
         ({"text": True}, "Yes"),
         ({"text": True}, " \uff4f\uff4b! "),
         ({"text": True}, "true."),
+        ({"choices": ["Ja", "Nein"]}, "Ja"),
+        *(({"text": True}, words) for words in ("Ja.", "OUI !", "Sí", "si\u0301", "Да", "はい", "是")),
         ({"form": {"properties": {"ok": {"type": "boolean"}}}}, '{"ok": true}'),
         ({"form": {"properties": {"ok": {"type": "boolean"}}}}, "y"),
         ({"form": {"properties": {"a": {"enum": ["Allow", "Deny"]}}}}, "a = allow"),

@@ -20,12 +20,14 @@ _PLAIN: Final = re.compile(
 
 
 _APPROVES: Final = re.compile(
-    r"(?:yes|yeah|yep|ok|okay|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?)\b.*|(?:y|true)\W*"
+    r"(?:yes|yeah|yep|ok|okay|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?)\b.*"
+    r"|(?:y|true|ja|jawohl|oui|sí|si|sì|sim|tak|ano|áno|da|да|так|evet|igen|kyllä|ναι|はい|是|好|네|예|हाँ|نعم|כן)\W*"
 )
+"""English words of approval and what follows them, or the word for yes alone in other languages."""
 
 
 def approves(text: str) -> bool:
-    """Return whether a text begins with a word of approval, so that it may not stand for silence."""
+    """Return whether a text is or begins with a word of approval, so that it may not stand for silence."""
     return _APPROVES.fullmatch(fold_case(text)) is not None
 
 
