@@ -625,7 +625,7 @@ async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more
     assert [text for text in channel.texts() if text.startswith("Stop")] == ["Stopped."]
     said = await channel.press(pressed)
     assert said is not None
-    assert said.endswith("is not open; it may have been answered already.")
+    assert said.endswith("is not open. Closed: the run was cancelled.")
     await all_answered(room, gateway, 2)
 
 

@@ -89,6 +89,19 @@ async def test_rows_are_listed_changed_and_found_alike(room: Room, clock: Manual
 
 
 @on_both
+async def test_tasks_for_an_agent_that_is_retired_are_found_and_their_authors_told(room: Room) -> None:
+    await room.open("Ada", "Ben")
+    for terms in ({}, {"depends_on": [1]}, {"assignee": ""}):
+        await room.call("add_task", agent_name="Ada", **{"title": "t", "assignee": "Ben", **terms})
+    await room.call("claim_task", agent_name="Ben", task_id=1)
+    await room.call("retire_agent", agent_name="Ben")
+    [mail] = await room.inbox("Ada")
+    assert [line for line in mail["body_md"].splitlines() if line.startswith("-")] == ["- 1 (t)", "- 2 (t)"]
+    listed = (await room.call("list_tasks"))["tasks"]
+    assert {one["id"] for one in listed if "Ben is retired" in one["reason"]} == {1, 2}
+
+
+@on_both
 async def test_a_read_renews_a_claim_once_a_quarter_of_its_lease_has_passed_and_reviews_are_counted(
     room: Room, clock: ManualClock
 ) -> None:

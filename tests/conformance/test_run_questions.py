@@ -17,6 +17,7 @@ from postroom.contracts.runs import (
     RunStatus,
     RunWaitingState,
     RunWaitingTicket,
+    TerminationReason,
     WaitingReason,
 )
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -80,7 +81,10 @@ async def test_a_question_is_found_by_its_number_and_by_the_beginning_of_it(
         done = replace(answered(first, "aa0001", 50), status=RunStatus.DONE, waiting=None, finished_at=60)
         await stored(stores, done)
         assert (await found(stores, "aa0001"), await found(stores, "aa0001", since=51)) == (["r1"], [])
-        assert await found(stores, "bb0001") == []  # nobody answered it, and its run has ended
+        assert await found(stores, "bb0001") == []  # an older release ended its run before it was answered
+        await stored(stores, second.ended(TerminationReason.cancelled(), now=70))
+        assert (await found(stores, "aa0002"), await found(stores, "aa0002", since=71)) == (["r2"], [])
+        assert (await open_in(stores, "agent:bay"), await answered_in(stores, "agent:bay", 1)) == ([], ["r2"])
 
 
 async def test_the_open_questions_of_a_place_come_in_the_order_in_which_they_wait_and_answers_backwards(

@@ -294,10 +294,10 @@ async def test_a_yes_to_a_question_whose_run_was_cancelled_is_told_that_it_was_w
     await room.send("Ada", "Bo", subject="first")
     await room.turn()
     [question] = await room.inbox("Ada")
-    assert await room.mailbox.cancel_waiting(await waiting(room), reason="not needed")
+    assert await room.mailbox.cancel_waiting(await waiting(room))
     await room.turn()
     late = await reply(room, question, "yes")
-    withdrawn = "the question was withdrawn, because its run ended without an answer"
+    withdrawn = 'was closed: "the run was cancelled"'
     assert late["deliveries"][0]["seen"][0].endswith(withdrawn)
     await room.turn()
     assert f"{withdrawn}. So it is not the answer" in room.agents.prompts[-1][1][-1]

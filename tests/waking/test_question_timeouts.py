@@ -141,6 +141,22 @@ async def test_a_store_that_fails_does_not_end_the_looking(room, pauses, monkeyp
     assert len(await room.texts("Ada")) == 2
 
 
+@pytest.mark.parametrize("seconds", [4, 17])
+async def test_a_question_ends_at_its_deadline_and_not_with_the_next_regular_look(room, pauses, seconds):
+    await asked(room, timeout_seconds=seconds, on_timeout="no")
+    tasks = Tasks("pauses")
+    tasks.start(pauses.serve(), name="serve")
+    async with asyncio.timeout(60):
+        for passed in range(seconds):
+            while not room.clock.sleeping:
+                await asyncio.sleep(0)
+            assert len((await waiting(room))[0].answered) == 0, passed
+            room.clock.advance(timedelta(seconds=1))
+        while not (await waiting(room))[0].answered:
+            await asyncio.sleep(0)
+    await tasks.close()
+
+
 async def test_a_waiting_run_is_cancelled_once_and_not_when_it_went_on_meanwhile(room):
     await asked(room)
     [run] = await waiting(room)

@@ -10,10 +10,12 @@ import pytest_asyncio
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision
+from postroom.contracts.questions import Given, person
 from postroom.gateway.questions import Questions
 from postroom.mail.context import Caller
+from postroom.mail.waking.open_questions import PAGES
 from postroom.services.hooks import Hooks
-from postroom.services.questions import QuestionTimeouts
+from postroom.services.questions import TAKE_BACK_MS, QuestionService, QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT
 from work_room import SLUG, TOKEN, WorkRoom
@@ -215,11 +217,29 @@ async def test_a_question_that_is_asked_again_with_another_action_closes_the_for
     assert stale.value.details["open"] == [second]
     assert await inbox(room) == []  # the agent knows that it has asked again
     record = await room.questions.show(first)
-    assert (record["state"], record["approved"], record["answered_by"]) == ("answered", None, "nobody")
+    assert (record["state"], record["approved"], record["answered_by"]) == ("closed", None, "nobody")
     await room.questions.answer(second, "yes", by="ana")
     await room.turn()
     [(_, body)] = await inbox(room)
     assert "The answer is yes." in body
+
+
+async def test_a_question_that_is_asked_again_while_its_answer_can_be_withdrawn_gets_this_answer(room):
+    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
+    number = (await ask(room, choices=["EUR", "USD"]))["question_id"]
+    await room.turn()
+    [shown] = await room.questions.questions()
+    await room.questions.decide(SLUG, shown["run_id"], number, Given(value="usd", by=person("ana"), at=PAGES))
+    again = {"question_id": number, "asked": False, "state": "open"}
+    assert await ask(room, choices=["EUR", "USD"]) == again
+    await room.turn()
+    assert await room.questions.questions() == []
+    room.clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+    await room.runs.mailbox.recover()
+    await room.turn()
+    [(_, body)] = await inbox(room)
+    assert "They answered: USD" in body
+    assert (await ask(room, choices=["EUR", "USD"]))["asked"], "the agent has the answer, and asks anew"
 
 
 async def test_another_question_of_the_agent_stays_open_if_one_is_asked_again(room):

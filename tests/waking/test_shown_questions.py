@@ -8,7 +8,11 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.errors import StaleDecision, StoreUnavailable
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import TerminationReason
+from postroom.mail.context import Caller
 from postroom.mcp_server.windows import Windows
+from postroom.services.questions import QuestionTimeouts
 from postroom.testing import ManualClock
 from waking.test_kinds_of_questions import QUESTIONS, asked, by_mail, over_http
 from waking_room import PROJECT
@@ -97,6 +101,42 @@ async def test_the_record_says_who_answered_where_with_what(room, clock):
     page = (await room.browser().get(f"/p/{SLUG}/runs/{run.run_id}")).text
     assert "<b><bdi>ana</bdi></b> by mail: <bdi>USD</bdi>" in page
     assert "Shown <bdi>by mail to Ada</bdi>." in page
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("timeout", "no answer came in time, so the run was cancelled"),
+        ("cancelled", "the run was cancelled"),
+        ("failed", "the run failed"),
+    ],
+)
+async def test_a_question_that_nobody_answered_keeps_a_record_of_its_end(room, clock, end, reason):
+    run, question = await asked(room, timeout_seconds=60, on_timeout="cancel")
+    clock.advance(timedelta(seconds=30 if end != "timeout" else 60))
+    if end == "timeout":
+        assert await QuestionTimeouts(room.runs, clock, clock).round() == 1
+    elif end == "cancelled":
+        await room.operator.cancel(run.run_id)
+    else:
+        failed = run.ended(TerminationReason.error("no such model"), now=clock.now())
+        await room.stores.coordinator.commit(ThreadCommit(thread_id=run.thread_id, run=failed, replaces=run))
+    found = await record(room, question.number[:5])
+    assert (found["state"], found["answer"], found["approved"]) == ("closed", reason, None)
+    assert (found["answered_by"], found["where"]) == ("nobody", "")
+    assert found["asked_at"] < found["answered_at"]
+    assert "by mail to Ada" in places(found)
+    for address in (f"/p/{SLUG}/runs/{run.run_id}", QUESTIONS):
+        page = (await room.browser().get(address)).text
+        assert reason in page
+    assert '<span class="badge low">closed</span>' in page
+    with pytest.raises(StaleDecision, match=f"question {question.number} was closed: .{reason}"):
+        await room.questions.answer(question.number, "yes", by="ana")
+    assert await room.questions.questions() == []
+    if end != "failed":  # stored without the effects of a worker
+        caught = await room.mail.call("catch_up", {"project_key": PROJECT}, caller=Caller(operator=True))
+        told = [one["text"] for one in caught["sentences"] if one["about"] == "decided"]
+        assert told == [f'Question {question.number} of Ash, "May I?", was closed: "{reason}".']
 
 
 async def test_each_of_two_questions_of_a_run_has_its_own_record(room):

@@ -22,9 +22,9 @@ from postroom.contracts.errors import (
     StaleDecision,
 )
 from postroom.contracts.messages import Json, Message, SeqRange
-from postroom.contracts.questions import YES_OR_NO, Asked
+from postroom.contracts.questions import NOBODY, YES_OR_NO, Asked
 from postroom.contracts.records import Record, field, replace
-from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
 
 
 class RunStatus(StrEnum):
@@ -192,10 +192,34 @@ class RunWaitingState(Record, frozen=True, kw_only=True):
 
 
 class AnsweredTicket(Record, frozen=True, kw_only=True):
-    """A question that a run asked, and the decision that resumed the run."""
+    """A question that a run asked, and the decision that resumed the run.
+
+    If nobody answered, the decision is by "nobody", and says why the question was closed.
+    """
 
     ticket: RunWaitingTicket
     decision: ToolCallResume
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the run gets an answer: that of a person or, after a timeout, the default."""
+        return self.decision.by != NOBODY or self.decision.result is not None
+
+    @classmethod
+    def closed(cls, ticket: RunWaitingTicket, end: TerminationReason, *, now: int) -> "AnsweredTicket":
+        """Return a question that was still open when its run ended."""
+        how = {TerminationKind.CANCELLED: "was cancelled", TerminationKind.ERROR: "failed"}.get(
+            end.type, "ended"
+        )
+        is_over = ticket.is_over(now)
+        decision = ToolCallResume(
+            decision_id=f"{'silence' if is_over else 'ended'}/{ticket.ticket_id}",
+            action=ResumeDecisionAction.CANCEL,
+            reason=f"{'no answer came in time, so ' if is_over else ''}the run {how}",
+            updated_at=now,
+            by=NOBODY,
+        )
+        return cls(ticket=ticket, decision=decision)
 
 
 class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -259,7 +283,10 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     transport_request_id: str | None = None
     waiting: RunWaitingState | None = None
     answered: tuple[AnsweredTicket, ...] = ()
-    """The answers to the run's questions, in order. They are stored with the change that resumes the run."""
+    """The answers to the run's questions, in order. They are stored with the change that resumes the run.
+
+    If the run ends while it asks, its open questions are added, with the reason why nobody answered them.
+    """
     created_at: int = 0
     started_at: int | None = None
     finished_at: int | None = None
@@ -324,9 +351,11 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     ) -> "RunRecord":
         """Return the run as ended for this reason."""
         text = termination.value if termination.type is TerminationKind.ERROR else None
+        closed = [AnsweredTicket.closed(ticket, termination, now=now) for ticket in self.open_tickets]
         return replace(
             self,
             status=RunStatus.DONE,
+            answered=(*self.answered, *closed),
             termination=termination,
             error=text or self.error,
             waiting=None,

@@ -73,6 +73,8 @@ class GivenAnswer:
     agent: str = ""
     can_take_back: bool = False
     """Whether the person can still withdraw the answer, because the agent has not received it yet."""
+    is_closed: bool = False
+    """Whether nobody answered; `why` is then the reason why the question was closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

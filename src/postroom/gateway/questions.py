@@ -8,7 +8,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.plain_answers import check_person_name
-from postroom.contracts.questions import Given, QuestionKind, person
+from postroom.contracts.questions import NOBODY, Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
@@ -165,10 +165,11 @@ class Questions:
                     question = question_of(run, answered.ticket)
                     if question.number == number:
                         decided = answer_note(question, answered.decision)
+                        how = f"{'was answered already' if answered.is_answer else 'is not open'}. {decided}"
                         return Decided(
                             decided
                             if self._repeats(question, answered.decision, given_on(thread_id))
-                            else _not_open(number, others, approved=approved, answered=decided),
+                            else _not_open(number, others, approved=approved, answered=how),
                             question,
                             decided,
                             thread_id,
@@ -219,6 +220,8 @@ async def answer_run(
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
     """Return the line of a question's card that shows the answer, who gave it, and where."""
+    if decision.by == NOBODY and decision.result is None:
+        return f"Closed: {one_line(decision.reason or '')[:_SHOWN]}."
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
     text = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
@@ -255,7 +258,7 @@ def _not_open(
             else ("This chat has no open question.")
         )
     elif answered:
-        text = f"Question {number} was answered already. {answered}"
+        text = f"Question {number} {answered}"
     else:
         text = f"Question {number} is not open; it may have been answered already."
     command = "/deny" if approved is False else "/approve"

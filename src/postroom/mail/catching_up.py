@@ -13,6 +13,7 @@ from typing import Final, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import OTHER, Happening, Message, Project
+from postroom.contracts.questions import NOBODY
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
@@ -256,14 +257,14 @@ class _Sentences:
         return rows
 
     def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
-        """Add the open questions with their texts, and those that were answered.
+        """Add the open questions with their texts, and those that were answered or closed.
 
         An agent reads only the texts of its own questions.
         """
         reader = reader_of(self._context)
         found = questions.values()
         asked = self.newest("asked", [event for event in found if event.kind == "question.asked"])
-        answered = self.newest("decided", [event for event in found if event.kind == "question.answered"])
+        answered = self.newest("decided", [event for event in found if event.kind != "question.asked"])
         run_ids = {str(event.run_id) for event in (*asked, *answered)}
         known = list(filter(None, map(self._context.tx.run_of, run_ids)))
         texts = {
@@ -273,17 +274,24 @@ class _Sentences:
         for event in (*asked, *answered):
             run_id, number, who = str(event.run_id), str(event.detail["question_id"]), self._who(event)
             is_open_to = reader is None or reader.id == event.agent_id
-            if event.kind == "question.answered":
+            if event.kind != "question.asked":
                 given = answers.get((run_id, number))
-                by, what = "A person", ""
+                if given is None and event.kind == "question.withdrawn":
+                    continue  # replaced by another question before anybody saw it
+                by, what, how = "A person", "", ""
                 if given is not None and is_open_to:
                     decision = given.decision
                     word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
                     words = _quote(decision.reason) if decision.reason else ""
                     by = one_line(decision.by) or by
-                    what = f", {_quote(given.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
+                    what = f", {_quote(given.ticket.question)},"
+                    how = ": ".join(filter(None, (word, words)))
                 about: Subject = "decided"
-                sentence = f"{by} answered question {number} of {who}{what}."
+                if given is not None and given.decision.by == NOBODY:
+                    sentence = f"Question {number} of {who}{what} was closed{f': {how}' if how else ''}."
+                else:
+                    with_what = f"{what} with {how}" if how else ""
+                    sentence = f"{by} answered question {number} of {who}{with_what}."
             else:
                 text = texts.get((run_id, number), "") if is_open_to else ""
                 said = f": {_quote(text)}" if text else ""

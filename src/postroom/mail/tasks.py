@@ -699,21 +699,16 @@ def block_unfinished(
 
 def tell_authors(context: WriteContext, project: Project, retired: Agent) -> None:
     """Send each author of unclaimed tasks for a retired agent one message that lists them."""
-    by_author = dict[int, list[Task]]()
-    for task in context.tx.unclaimed_tasks(project.id, f"{AGENT}{retired.id}"):
-        by_author.setdefault(task.author_id, []).append(task)
-    for tasks in by_author.values():
-        text = "\n".join(
-            [
-                f"{retired.name} was retired, so nobody can claim these tasks for {retired.name}:",
-                "",
-                *(f"- {task.id} ({task.title})" for task in tasks[:AT_ONCE]),
-                *([f"- {len(tasks) - AT_ONCE} more"] if len(tasks) > AT_ONCE else []),
-                "",
-                "Assign each of them to others with update_task, or cancel it.",
-            ]
+    for titles in context.tx.unclaimed_tasks(project.id, f"{AGENT}{retired.id}").values():
+        lines = [f"- {task_id} ({title})" for task_id, title in list(titles.items())[:AT_ONCE]]
+        lines += [f"- {len(titles) - AT_ONCE} more"] if len(titles) > AT_ONCE else []
+        text = (
+            f"{retired.name} was retired, so nobody can claim these tasks for {retired.name}:\n\n"
+            + "\n".join(lines)
+            + "\n\nAssign each of them to others with update_task, or cancel it."
         )
-        _tell(context, project, tasks[0], retired, f"{retired.name} was retired", text)
+        first = find_task(context, project, min(titles))
+        _tell(context, project, first, retired, f"{retired.name} was retired", text)
 
 
 def _leave_task(

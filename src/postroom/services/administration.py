@@ -309,7 +309,8 @@ class QuestionRecord(TypedDict):
     """The record of a question: who asked it, where it was shown, and who answered it, where and how."""
 
     number: str
-    state: Literal["open", "answered"]
+    state: Literal["open", "answered", "closed"]
+    """A closed question has no answer: its run ended, or its agent asked it again in another form."""
     question: str
     agent: str
     project: str
@@ -328,7 +329,7 @@ class QuestionRecord(TypedDict):
     approved: bool | None
     """None if the answer is neither yes nor no, and for an open question."""
     answer: str
-    """The answer in words, or the comment on a yes or no."""
+    """The answer in words, or the comment on a yes or no; for a closed question, the reason why."""
     answered_by: str
     where: str
     """The surface on which the question was answered; empty for an open question."""

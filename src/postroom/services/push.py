@@ -27,7 +27,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomErr
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
-from postroom.contracts.questions import Given, QuestionKind, may_answer, person
+from postroom.contracts.questions import NOBODY, Given, QuestionKind, may_answer, person
 from postroom.contracts.quoting import exact, one_line
 from postroom.contracts.records import Record, field
 from postroom.contracts.retrying import retry_after_ms
@@ -646,5 +646,7 @@ def _describe_end(given: GivenAnswer | None) -> str:
     if given is None:
         return "This question is no longer open: it was snoozed, withdrawn or cancelled."
     word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]
+    if given.by == NOBODY:
+        return _clip(f"Closed: {one_line(word)}")
     who = " ".join(part for part in (given.by or "somebody", given.where) if part)
     return _clip(f"Already answered by {one_line(who)}: {one_line(word)}")

@@ -223,7 +223,12 @@ class QuestionService:
             for run, question in asked_in(runs):
                 if question.number == number:
                     return open_question(run, question, tx)
-            answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
+            answers = (
+                self._given_answer(run, answered)
+                for run in runs
+                for answered in run.answered
+                if answered.is_answer
+            )
             return next((answer for answer in answers if answer.number == number), None)
 
         return await self._store.read(look)
@@ -279,10 +284,10 @@ class QuestionService:
 
         def look(tx: Transaction) -> list[QuestionRecord]:
             rows = [
-                (run, ticket, decision)
+                (run, ticket, answered)
                 for run in _numbered(tx, number)
-                for ticket, decision in (
-                    *((answered.ticket, answered.decision) for answered in run.answered),
+                for ticket, answered in (
+                    *((answered.ticket, answered) for answered in run.answered),
                     *((ticket, None) for ticket in run.open_tickets if run.status is RunStatus.WAITING),
                 )
                 if number_of(run.run_id, ticket).startswith(number)
@@ -302,19 +307,15 @@ class QuestionService:
         return records[0]
 
     def _record(
-        self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, decision: ToolCallResume | None
+        self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, answered: AnsweredTicket | None
     ) -> QuestionRecord:
         wanted, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
         number = number_of(run.run_id, ticket)
         places = sorted(surfaces_of(tx, run).get(number, ()), key=lambda one: one.at or 0)
-        answer = (
-            None
-            if decision is None
-            else self._given_answer(run, AnsweredTicket(ticket=ticket, decision=decision))
-        )
+        answer = None if answered is None else self._given_answer(run, answered)
         return {
             "number": number,
-            "state": "open" if answer is None else "answered",
+            "state": "open" if answered is None else "answered" if answered.is_answer else "closed",
             "question": ticket.question,
             "agent": agent,
             "project": project,
@@ -509,6 +510,7 @@ class QuestionService:
             answered_at=decision.updated_at,
             project=project,
             agent=agent,
+            is_closed=not answered.is_answer,
             can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING
@@ -628,10 +630,8 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         word = {True: "yes", False: "no"}.get(before.approved)  # type: ignore[arg-type]
         detail = ": ".join(filter(None, (word, quoted(before.why, longest=_SHOWN) if before.why else "")))
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
-        text = (
-            f"question {before.number} was answered already: {who} answered {detail} at "
-            f"{iso(before.answered_at)}"
-        )
+        how = f"closed: {detail}," if before.by == NOBODY else f"answered already: {who} answered {detail}"
+        text = f"question {before.number} was {how} at {iso(before.answered_at)}"
     newest = ", ".join(f"{question.number} ({question.text[:_SHOWN]})" for question in now[-_NAMED:])
     if before is None:
         text += f"; open questions are: {newest}" if newest else ""
@@ -664,13 +664,26 @@ class QuestionTimeouts:
         self._timer = timer
 
     async def serve(self) -> None:
-        """Call `round` repeatedly until cancelled."""
+        """Call `round` repeatedly until cancelled: at each deadline, and every `POLL_MS`.
+
+        A question that is asked during a pause may end late, by `POLL_MS` less its timeout.
+        """
         while True:
+            began, pause_ms = self._clock.now(), POLL_MS
             try:
                 await self.round()
+                pause_ms = await self._until_next(began)
             except PostroomError as error:
                 _LOG.warning("questions.put_off", reason=error.describe())
-            await self._timer.sleep(POLL_MS)
+            await self._timer.sleep(pause_ms)
+
+    async def _until_next(self, began: int) -> int:
+        """Return the time until the first deadline after the round that began then; at most `POLL_MS`."""
+        last = began + POLL_MS
+        found = await self._runs.stores.store.read(
+            lambda tx: tx.runs.threads.overdue(last, (began + 1, ""), 1)
+        )
+        return max(min([last, *(ends_at for ends_at, _ in found)]) - self._clock.now(), 0)
 
     async def round(self) -> int:
         """End the wait for questions whose deadline has passed; return how many there were.

@@ -101,6 +101,8 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
         run, is_open = context.tx.run_of(run_id), True
     for answered in run.answered if run is not None else ():
         if number in (answered.ticket.tool_call_id, answered.ticket.ticket_id):
+            if not answered.is_answer:
+                return {"question_id": number, "asked": False, "state": "closed"}
             answer = decision_told(answered.decision)
             return {"question_id": number, "asked": False, "state": "answered", "answer": answer}
     if run_id and not context.tx.has_asked(run_id, number):
@@ -146,8 +148,11 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
         for ticket in run.open_tickets
         if ticket.reason == question.text
     ]
-    for _, ticket in same:
-        if ticket.asked == question.asked:
+    answered = [  # the agent gets the answer when it can no longer be withdrawn
+        answer.ticket for run in waiting.values() for answer in run.answered if answer.is_answer
+    ]
+    for ticket in (*(ticket for _, ticket in same), *answered):
+        if (ticket.reason, ticket.asked) == (question.text, question.asked):
             return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
     if not free:
         raise IllegalTransition(

@@ -664,9 +664,8 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
     project, agent = addressed.project, addressed.agent
     context.tx.lock_projects([project.id])
     context = replace(context, now=context.tx.now())
-    tickets = [answer.ticket] if answer is not None else list(run.waiting.tickets if run.waiting else ())
-    texts = [ticket.reason for ticket in tickets]
-    if not texts and run.input is not None:  # the run has ended without an answer
+    texts = [] if answer is None else [answer.ticket.reason]
+    if not texts and run.input is not None:  # the run has ended before it asked
         asking = tx.runs.messages.named(run.thread_id, run.input.trigger_message_ids)
         texts = [record.message.text() for record in asking]
     question = one_line(texts[0]) if texts else "your question"

@@ -13,7 +13,7 @@ from typing import Final
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
-from postroom.contracts.questions import MAX_TEXT_LENGTH, Answerer, Given, decision_on
+from postroom.contracts.questions import MAX_TEXT_LENGTH, NOBODY, Answerer, Given, decision_on
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.runs import RunRecord, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
@@ -183,7 +183,7 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
     closed = [answered for answered in run.answered if is_asked(answered.ticket)]
     if any(one.decision.decision_id.startswith(f"{BY_MAIL}/{message.id}/") for one in closed):
         return ""  # this message is the answer
-    if not closed:
+    if not closed:  # an older release ended the run, and kept no record of its questions
         return "" if run.is_open else "the question was withdrawn, because its run ended without an answer"
     by = _answerer(tx, message.sender_id)
     is_reader = any(one.agent_id == message.sender_id for one in tx.recipients([asks.id])[asks.id])
@@ -197,6 +197,9 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
             continue
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         answer = ": ".join(filter(None, (word, quoted(decision.reason) if decision.reason else "")))
+        if decision.by == NOBODY:
+            told.append(f"question {number} was closed: {answer}")
+            continue
         who = ", by " + " ".join(
             filter(None, (one_line(decision.by or "somebody"), answered_where(decision)))
         )

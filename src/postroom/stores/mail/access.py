@@ -8,6 +8,7 @@ the transaction.
 This module makes no decisions about mail. `EventRecorder` writes the changes into the logs of projects.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice, starmap
@@ -1073,9 +1074,13 @@ class TaskReads:
         """
         return self._tasks("tasks.held", agent_id=agent_id)
 
-    def unclaimed_tasks(self, project_id: int, assignee: str) -> list[Task]:
-        """Return the ready, waiting and blocked tasks that are assigned to `assignee`, ordered by id."""
-        return self._tasks("tasks.unclaimed_of", project_id=project_id, assignee=assignee)
+    def unclaimed_tasks(self, project_id: int, assignee: str) -> dict[int, dict[int, str]]:
+        """Return titles of the ready, waiting and blocked tasks of an assignee, by author and task id."""
+        titles = defaultdict[int, dict[int, str]](dict)
+        values = {"project_id": project_id, "assignee": assignee}
+        for author_id, task_id, title in self._tx.all("tasks.unclaimed_of", values):
+            titles[author_id][task_id] = title
+        return titles
 
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
         """Return whether a quarter of the lease of one of the agent's claims has passed since its renewal."""

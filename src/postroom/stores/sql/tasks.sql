@@ -31,7 +31,7 @@ SELECT {part task}
  ORDER BY t.changed_at DESC, t.id DESC LIMIT :limit;
 
 -- unclaimed_of
-SELECT {part task}
+SELECT t.author_id, t.id, t.title
   FROM tasks t {index tasks_listed}
  WHERE t.project_id = :project_id AND t.state IN ('ready', 'waiting', 'blocked') AND t.assignee = :assignee
  ORDER BY t.id;
