@@ -1,1 +1,1 @@
-"""Values and ports that all packages share: no I/O, no asyncio primitives, no third-party imports."""
+"""Values and ports that all packages share; the package does no I/O and imports no third-party code."""

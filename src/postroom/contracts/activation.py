@@ -1,7 +1,7 @@
-"""The request to start a run, and the stored part of it that is enough to start the run again.
+"""The request to start a run, and the part of the request that is stored so that the run can be restarted.
 
-`RunActivation` is the request in memory; `RunActivationSnapshot` is stored with the run. The snapshot holds
-the ids of messages without their bodies, because the bodies are in the thread.
+`RunActivation` is the request in memory, and `RunActivationSnapshot` is stored with the run. The snapshot
+contains the ids of messages but not their bodies, because the thread stores the bodies.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """The way in which the run was requested."""
+    """How the run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"
@@ -34,7 +34,7 @@ class AdapterKind(StrEnum):
 
 
 class RunOrigin(StrEnum):
-    """The origin of the request."""
+    """The kind of caller that requested a run."""
 
     USER = "user"
     MCP = "mcp"
@@ -43,7 +43,7 @@ class RunOrigin(StrEnum):
 
 
 class RunRequestOrigin(StrEnum):
-    """The origin of the request, in the terms that external callers use."""
+    """The kind of caller that requested a run, under the names that external programs use."""
 
     USER = "User"
     MCP = "Mcp"
@@ -52,7 +52,7 @@ class RunRequestOrigin(StrEnum):
 
     @classmethod
     def of(cls, origin: RunOrigin) -> "RunRequestOrigin":
-        """Return the external name of an origin."""
+        """Convert an origin to its external name."""
         return _OUTSIDE[origin]
 
     @property
@@ -70,13 +70,13 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """The policy for input to a busy thread, in the library, in mail and in chats.
+    """What happens to input for a busy thread, in the library, in mail and in chats.
 
     interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
-    the active run reads it at its next step; if it cannot, the input waits its turn. collect: the input joins
-    a queued run that is due and has the same agent and options; without such a run it waits its turn. reject:
-    the input is refused. rollback: like interrupt, and the new run does not see the output of the interrupted
-    run.
+    the active run reads the input at its next step; if the run cannot, the input waits its turn. collect: the
+    input joins a queued run that is due and has the same agent and options; without such a run it waits its
+    turn. reject: the input is refused. rollback: like interrupt, and the new run does not see the output of
+    the interrupted run.
     """
 
     INTERRUPT = "interrupt"
@@ -92,7 +92,7 @@ Strategy = BusyPolicy
 
 
 class Recovery(StrEnum):
-    """How an execution starts: for the first time, from the last checkpoint, or again from the beginning."""
+    """Whether an execution starts for the first time, from the last checkpoint, or from the beginning."""
 
     START = "start"
     RESUME = "resume"
@@ -100,7 +100,7 @@ class Recovery(StrEnum):
 
 
 class InferenceOverride(Record, frozen=True, kw_only=True):
-    """Model settings of one submission that override the settings of its agent."""
+    """Model settings of one submission, which override the settings of the agent."""
 
     upstream_model: str | None = None
     temperature: float | None = None
@@ -108,8 +108,7 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
     top_p: float | None = None
     reasoning_effort: str | None = None
     more: dict[str, Json] = field(default_factory=dict)
-    """Additional fields for the request to the endpoint, such as `response_format`; they are passed
-    unchanged.
+    """Additional fields of the request to the endpoint, such as `response_format`; they are sent unchanged.
     """
 
 
@@ -119,11 +118,11 @@ class RunOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     overrides: InferenceOverride | None = None
     frontend_tools: tuple[ToolDescriptor, ...] = ()
     without_runs: tuple[str, ...] = ()
-    """Runs that were rolled back; the run sees neither their input nor their output."""
+    """The runs that were rolled back, whose input and output the new run does not see."""
 
 
 class RunTraceContext(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The origin of a run, for tracing only; no decision depends on it."""
+    """The origin of a run, which is used for tracing only."""
 
     parent_run_id: str | None = None
     parent_thread_id: str | None = None
@@ -140,13 +139,13 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 
 
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Options for the queue, with durations in milliseconds, and times in milliseconds since the epoch.
+    """Queue options of one submission; durations and times are in milliseconds.
 
     Priority 0 is served first, and 255 last. A dispatch becomes a dead letter if it has not started at
-    `deadline_at`. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits
-    the attempts for all kinds of failures. `max_interruptions` is the number of executions that a server's
-    shutdown or crash may interrupt; one more interruption makes the dispatch a dead letter. The first delay
-    is at most `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
+    `deadline_at`. Retry options that are None are taken from the mailbox's settings. `max_attempts` limits
+    the attempts after all kinds of failures. `max_interruptions` is the number of executions that a server's
+    shutdown or crash may interrupt; one more interruption makes the dispatch a dead letter. The first retry
+    delay is at most `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
@@ -159,21 +158,21 @@ class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     dedupe_key: str | None = None
     tenant: str = ""
     limit_key: str = ""
-    """The key by which limits count the run in addition to its tenant, for example a provider."""
+    """The key, for example a provider, by which limits count the run in addition to its tenant."""
 
 
 class RunHints(Record, frozen=True, kw_only=True):
-    """Ids that the caller chose, or that were generated when the run was prepared."""
+    """Ids that the caller chose, or that were generated before the run was submitted."""
 
     key: str | None = None
-    """The caller's key for this job, from which `run_id` was derived; error messages contain it."""
+    """The caller's key for this job; `run_id` is derived from the key, and error messages contain the key."""
     run_id: str | None = None
     dispatch_id: str | None = None
     resolution_id: str | None = None
 
 
 class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored part of a request, which omits message bodies and objects that exist in one process only."""
+    """The stored part of a request, without message bodies and objects that exist in one process only."""
 
     thread_id: str
     agent_id: str | None = None
@@ -186,7 +185,7 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
     seeded_decisions: tuple[tuple[str, ToolCallResume], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise if an id is blank.
+        """Raise an error if an id is blank.
 
         Raises:
             InvalidActivation: The id of the thread or of a decided call is blank.
@@ -202,17 +201,17 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class RunActivation(Record, frozen=True, kw_only=True):
-    """The request that is passed to the mailbox, which passes it to the executor.
+    """A request for a run, which the caller passes to the mailbox, and the mailbox passes to the executor.
 
-    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, and `hints.run_id` or
-    `continue_run_id` names the run. `attempt` counts attempts from 1, and `recovery` says how this execution
-    starts. `control` exists only in this process and is never stored.
+    When an executor receives a request, `trace.dispatch_id` and `trace.session_id` are set, and
+    `hints.run_id` or `continue_run_id` names the run. `attempt` counts attempts from 1. `recovery` states how
+    this execution starts. `control` exists only in this process and is never stored.
     """
 
     thread_id: str
     messages: tuple[Message, ...] = ()
     committed_message_ids: tuple[str, ...] = ()
-    """Messages of the thread that were committed earlier and also cause the run."""
+    """The ids of earlier committed messages that the run must also answer."""
     agent_id: str | None = None
     continue_run_id: str | None = None
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
@@ -221,9 +220,11 @@ class RunActivation(Record, frozen=True, kw_only=True):
     delivery: DeliveryOptions = DeliveryOptions()
     hints: RunHints = RunHints()
     attempt: int = 1
-    """The number of this attempt, which is the number of the run's failed attempts plus 1."""
+    """The number of this attempt: the number of the run's failed attempts plus 1."""
     interruptions: int = 0
-    """The number of the run's executions that a server's shutdown or crash, or a lost lease, interrupted."""
+    """The number of the run's executions that ended early because a server stopped or crashed, or a lease was
+    lost.
+    """
     recovery: Recovery = Recovery.START
     control: Json = None
 
@@ -251,29 +252,29 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run; None if it is not determined yet."""
+        """The id of the run; None if no id was chosen yet."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":
-        """Return the request that continues a run."""
+        """Return a copy of the request that continues a run."""
         return replace(self, continue_run_id=run_id, trace=replace(self.trace, run_mode=RunMode.RESUME))
 
     def traced(self, **changes: Json) -> "RunActivation":
-        """Return the request with other trace fields."""
+        """Return a copy of the request with these trace fields."""
         return replace(self, trace=replace(self.trace, **changes))
 
     def hinted(self, **changes: str | None) -> "RunActivation":
-        """Return the request with other hints."""
+        """Return a copy of the request with these hints."""
         return replace(self, hints=replace(self.hints, **changes))
 
     def delivered(self, **changes: Json) -> "RunActivation":
-        """Return the request with other delivery options."""
+        """Return a copy of the request with these delivery options."""
         return replace(self, delivery=replace(self.delivery, **changes))
 
     def snapshot(
         self, *, trigger_message_ids: Sequence[str], covered: SeqRange | None
     ) -> RunActivationSnapshot:
-        """Return the part of the request to store, once its messages are committed."""
+        """Return the part of the request that is stored, after its messages were committed."""
         return RunActivationSnapshot(
             thread_id=self.thread_id,
             agent_id=self.agent_id,

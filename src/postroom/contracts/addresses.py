@@ -1,6 +1,6 @@
-"""PostgreSQL addresses, as a URL or as `host=/tmp dbname=mail`: the two forms that libpq reads.
+"""Parses PostgreSQL addresses in the two forms that libpq reads: a URL, or `host=/tmp dbname=mail`.
 
-All code that accepts such an address parses it here, without the driver.
+All code that accepts such an address uses this module, which does not need the database driver.
 """
 
 import re
@@ -13,15 +13,15 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{0,5})?")
 
 
 def is_postgres_address(text: str) -> bool:
-    """Return whether a text looks like a PostgreSQL address. The address may still be malformed."""
+    """Return whether a text looks like a PostgreSQL address, even if the address is malformed."""
     return text.startswith(_SCHEMES) or re.match(r"\s*[a-z_]+\s*=", text) is not None
 
 
 def refuse_malformed_address(text: str) -> None:
-    """Raise if libpq could not parse an address, or would connect to an unintended host.
+    """Raise an error if libpq could not parse the address, or would connect to an unintended host.
 
     Raises:
-        ValueError: The address is malformed. The message does not quote it, because it may contain a
+        ValueError: The address is malformed. The error does not quote the address, which may contain a
             password.
     """
     if not is_postgres_address(text):
@@ -43,7 +43,7 @@ def refuse_malformed_address(text: str) -> None:
 
 
 def shown_address(text: str, schema: str) -> str:
-    """Return the location of a PostgreSQL schema, without user, password and options."""
+    """Return the location of a PostgreSQL schema as text, without user, password and options."""
     if text.startswith(_SCHEMES):
         base, _, query = text.partition("://")[2].partition("?")
         place = base.rpartition("@")[2]

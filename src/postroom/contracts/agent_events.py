@@ -1,6 +1,6 @@
-"""The events that an execution emits while it runs; the stream ends with `RunFinish`.
+"""The events that an execution emits in order; the last event is `RunFinish`.
 
-Storage never delays live events. A separate component decides which events are stored, and in which form.
+Live events are never delayed by storage. A separate component decides which events to store.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallOutcome, ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """The execution that an event belongs to."""
+    """The run and the execution that an event belongs to."""
 
     thread_id: str
     run_id: str
@@ -66,7 +66,7 @@ class RunFinish(AgentEvent):
 class RunRetrying(AgentEvent):
     """The attempt failed, and the run starts again at `retry_at`.
 
-    Discard the streamed output of the attempt.
+    Readers must discard the output that the attempt has streamed.
     """
 
     event_type: ClassVar[str] = "run_retrying"
@@ -122,7 +122,7 @@ class ToolCallReady(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDone(AgentEvent):
-    """A tool call has ended for this step."""
+    """A tool call has ended in this step."""
 
     event_type: ClassVar[str] = "tool_call_done"
     id: str
@@ -133,7 +133,7 @@ class ToolCallDone(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallStreamDelta(AgentEvent):
-    """The next piece of output of a running tool."""
+    """The next piece of output from a running tool."""
 
     event_type: ClassVar[str] = "tool_call_stream_delta"
     id: str
@@ -162,7 +162,7 @@ class ToolCallCancel(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReset(AgentEvent):
-    """The output that was streamed so far for this step is invalid; the step streams its output again."""
+    """The output that this step has streamed so far is invalid; the step streams its output again."""
 
     event_type: ClassVar[str] = "stream_reset"
     reason: str
@@ -197,5 +197,5 @@ class EventSink(Protocol):
     """Receives the events of one execution."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Accept an event without waiting for a reader; never raise."""
+        """Accept an event without waiting for readers; this method never raises."""
         ...

@@ -1,4 +1,4 @@
-"""The text of a summary of a project's events, for terminals, chats and mail."""
+"""Formats the summary of a project's events as text for terminals, chats and mail."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,11 +6,11 @@ from typing import Any, Final
 from postroom.contracts.quoting import one_line
 
 _HEADINGS: Final = {"said": "Messages"}
-"""The headings that differ from the name of the subject."""
+"""The headings that differ from the names of their subjects."""
 
 
 def summary_lines(found: Mapping[str, Any], mark: str = "  ") -> list[str]:
-    """Return the lines of a summary, as `catch_up` returns it; each sentence begins with `mark`."""
+    """Return the lines of a summary that `catch_up` returned; each event's line begins with `mark`."""
     number = f"{found['events']} event{'' if found['events'] == 1 else 's'}"
     lines = [f"Since {found['since']}: {number}."]
     if found["skipped"]:

@@ -7,8 +7,8 @@
       ├──▶ rejected    refused, and the sender was notified
       └──▶ retracted
 
-An inbound message is stored before its receipt is confirmed to the platform. A message is stored once for
-each platform, account, chat and id, even if the platform sends it again. A message is open until it is done,
+An inbound message is stored before the platform receives a confirmation. A message is stored once for each
+platform, account, chat and id, even if the platform sends it again. A message is open until it is done,
 failed, rejected or retracted.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 MAX_INBOUND = 200
 """Maximum length of a list that a call returns."""
 INBOUND_ID = "line-"
-"""Prefix of an inbound message's id on its thread. Stored rows contain it, so it cannot change."""
+"""Prefix of the id that an inbound message has on its thread. Stored rows contain it, so it cannot change."""
 CHAT_THREAD = "chat/"
-"""Prefix of chat thread names, `chat/<platform>/<account>/<unique>`; the name determines which chat receives
-the answers.
+"""Prefix of the names of chat threads, `chat/<platform>/<account>/<unique>`. The name determines which chat
+receives the answers.
 """
 CHAT_KIND = "chat"
 """The outbox kind of messages to chats; their targets have the form `<platform>/<account>`."""
@@ -47,7 +47,7 @@ class InboundStatus(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the message still has to be processed."""
+        """Whether the message still needs to be processed."""
         return self in OPEN_STATUSES
 
 
@@ -56,7 +56,7 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
     InboundStatus.WAITING: frozenset(InboundStatus) - {InboundStatus.WAITING, InboundStatus.FAILED},
     InboundStatus.HANDED_OVER: frozenset({InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED}),
 }
-"""The states that an open message can change to; the other states are final."""
+"""The states to which each open state can change; all other states are final."""
 
 
 class InboundKey(Record, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class InboundKey(Record, frozen=True, kw_only=True):
 
     platform: str
     account: str
-    """The bot or other account of postroom that received the message."""
+    """The account of postroom on the platform, such as a bot, that received the message."""
     chat_id: str
     message_id: str
 
@@ -72,8 +72,8 @@ class InboundKey(Record, frozen=True, kw_only=True):
 class InboundMessage(Record, frozen=True, kw_only=True):
     """A chat message; `inbound_id` increases, with gaps, in the order in which the chat's messages arrived.
 
-    The id, the status and the times are those of the stored message; before the message is stored, they have
-    these defaults. `body` contains the data needed to answer the message: text, sender, media and time.
+    The id, the status and the times are set when the message is stored. `body` contains the data that is
+    needed to answer the message: text, sender, media and time.
     """
 
     inbound_id: int = 0
@@ -85,12 +85,12 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     received_at: int = 0
     updated_at: int = 0
     revision: int = 1
-    """Version number of the message; each edit in the chat increases it."""
+    """The version of the message, which increases with each edit in the chat."""
     thread_id: str | None = None
     """The thread that received the message."""
     reason: str | None = None
-    """The reason why the message was rejected or failed; for a message that was answered without a run, the
-    answer.
+    """The reason why the message was rejected or failed; the answer, if the message was answered without a
+    run.
     """
 
     @property
@@ -103,7 +103,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         return status in INBOUND_MOVES.get(self.status, ())
 
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
-        """Return the message with a new status; if it already has this status, return it unchanged.
+        """Return a copy of the message with a new status; if it already has this status, return it unchanged.
 
         Raises:
             IllegalTransition: The message cannot change to that status.
@@ -124,7 +124,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         )
 
     def edited(self, body: dict[str, Json], *, now: int) -> "InboundMessage":
-        """Return the message with another body; an equal body changes nothing.
+        """Return a copy of the message with a new body; if the body is equal, return the message unchanged.
 
         Raises:
             AlreadyConsumed: The message is no longer open.
@@ -137,61 +137,61 @@ class InboundMessage(Record, frozen=True, kw_only=True):
 
 
 def chat_lock(key: InboundKey) -> str:
-    """Return the name of the lock for changes to a chat's inbound messages."""
+    """Return the name of the lock for changing a chat's inbound messages."""
     return f"chat:{key.platform}/{key.account}/{key.chat_id}"
 
 
 def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
-    """Return the names of the locks on a session and its thread; two sessions must never share a thread."""
+    """Return the names of the locks for a session and its thread; sessions must never share a thread."""
     return f"chat_session:{session_key}", f"chat_thread:{thread_id}"
 
 
 def inbound_id_of(message_id: str) -> int | None:
-    """Return the id of the inbound message that became a message of a thread; None for other messages."""
+    """Return the id of the inbound message from its id on a thread; None for any other message."""
     number = message_id.removeprefix(INBOUND_ID)
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A received message as stored; if it was known before, it is unchanged and `is_new` is False."""
+    """A received message as stored; if `is_new` is False, it was stored before and is unchanged."""
 
     message: InboundMessage
     is_new: bool
 
 
 class InboundMove(Record, frozen=True, kw_only=True):
-    """A change of messages to a new status, with the fields to set. Fields that are None stay unchanged."""
+    """A change of messages to a new status; a field that is None leaves the message's field unchanged."""
 
     status: InboundStatus
     thread_id: str | None = None
     reason: str | None = None
     since: InboundStatus | None = None
-    """The status that each message must still have.
+    """The status that each message must have before the change.
 
-    None allows any status from which `status` can be reached.
+    None allows every status from which `status` can be reached.
     """
 
 
 class ChatSession(Record, frozen=True, kw_only=True):
-    """The thread to which a chat is currently bound. Each change increases `revision`."""
+    """The thread that currently belongs to a chat; each change increases `revision`."""
 
     session_key: str
     thread_id: str
     source: dict[str, Json] = field(default_factory=dict)
-    """The address of the chat: platform, account, chat, thread, person."""
+    """The address of the chat: platform, account, chat, thread and person."""
     title: str | None = None
     settings: dict[str, Json] = field(default_factory=dict)
-    """Settings that people chose for this session, such as its busy policy."""
+    """The settings that people chose for this session, such as the busy policy."""
     created_at: int = 0
     updated_at: int = 0
     active_at: int = 0
-    """Time of the newest message from a person."""
+    """The time of the newest message from a person."""
     revision: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionThread:
-    """A thread to which a session is or was bound, and which the session can resume."""
+    """A thread that belongs or belonged to a session, and which the session can resume."""
 
     thread_id: str
     session_key: str

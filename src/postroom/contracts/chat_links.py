@@ -1,4 +1,4 @@
-"""Direct chats of one person on several channels, and the port that stores which chats belong together."""
+"""The direct chats of one person on several channels, and the port that stores who belongs together."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from postroom.contracts.people import ChatAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedChat:
-    """A direct chat with its person and the newest code that was issued there.
+    """A direct chat with one person, and the newest link code that was issued in the chat.
 
     Times are in milliseconds since the epoch.
     """
@@ -16,13 +16,13 @@ class LinkedChat:
     platform: str
     chat_id: str
     person: str | None = None
-    """An id shared by all chats of one person; None if the chat is not linked."""
+    """An id that all chats of one person share; None if the chat is not linked."""
     shares: bool = True
-    """Whether it shares one conversation with the person's other chats."""
+    """Whether the chat shares one conversation with the person's other chats."""
     code_hash: str | None = None
     code_until: int = 0
     failures: int = 0
-    """Number of wrong codes entered there since the last correct code."""
+    """Number of wrong codes that were entered in this chat since the last correct code."""
     locked_until: int = 0
 
     @property
@@ -32,15 +32,15 @@ class LinkedChat:
 
 
 class LinkOutcome(StrEnum):
-    """The result of a code that a person entered."""
+    """The result of entering a link code in a chat."""
 
     LINKED = "linked"
     UNKNOWN = "unknown"
     """The code was never issued, has expired, or was already used."""
     LOCKED = "locked"
-    """Too many wrong codes were entered in this chat; the code was not checked."""
+    """Too many wrong codes were entered in this chat, so this code was not checked."""
     OWN = "own"
-    """The code was entered in the same chat in which it was issued."""
+    """The code was entered in the chat in which it was issued."""
     TOGETHER = "together"
     """Both chats already belong to the same person."""
     OTHER = "other"

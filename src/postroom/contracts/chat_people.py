@@ -1,4 +1,4 @@
-"""People who write in chats, strangers who request access, and the port that stores both."""
+"""The people who write in chats, the strangers who request access, and the port that stores both."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ MAX_PEOPLE = 200
 
 
 class PersonRole(StrEnum):
-    """The permissions of a person in chats; each role includes those of all lower roles."""
+    """The permissions of a person in chats; each role includes the permissions of all lower roles."""
 
     OWNER = "owner"
     OPERATOR = "operator"
@@ -21,7 +21,7 @@ class PersonRole(StrEnum):
     VIEWER = "viewer"
 
     def reaches(self, needed: "PersonRole") -> bool:
-        """Return whether this role includes the permissions of `needed`."""
+        """Return whether this role includes the permissions of the role `needed`."""
         return _ORDER.index(self) <= _ORDER.index(needed)
 
 
@@ -30,7 +30,7 @@ _ORDER = tuple(PersonRole)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """A person on a platform, identified by the platform's permanent id. Names are for display only."""
+    """A person on a platform, identified by the platform's permanent id; names are only displayed."""
 
     platform: str
     user_id: str
@@ -41,7 +41,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingRequest:
-    """A stranger's request for access; the stranger knows the code, and the store has only a hash of it."""
+    """A stranger's request for access; the stranger gets a code, of which the store has only a hash."""
 
     platform: str
     user_id: str
@@ -55,11 +55,11 @@ _Milliseconds = Annotated[int, Meta(extra={"read": lambda value: milliseconds(du
 
 
 class PairingRules(Table, frozen=True, kw_only=True):
-    """Limits on requests from strangers and on wrong guesses of a code."""
+    """The limits on requests from strangers, and on wrong guesses of a code."""
 
     code_ms: _Milliseconds = field(default=3_600_000, name="code")
     ask_again_ms: _Milliseconds = field(default=600_000, name="ask_again")
     most_open: Annotated[int, Meta(ge=1, le=1_000)] = 3
-    """Maximum number of open requests on one platform."""
+    """Maximum number of open requests on each platform."""
     most_wrong: Annotated[int, Meta(ge=1, le=100)] = 5
     locked_ms: _Milliseconds = field(default=3_600_000, name="locked")

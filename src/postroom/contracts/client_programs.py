@@ -1,7 +1,7 @@
-"""Facts about client programs that setup and runs share: their names, commands and settings for our server.
+"""The names, commands and settings of client programs, which both setup and runs use.
 
-The module imports nothing from postroom, because commands must start quickly. `postroom.executors.clients`
-has the facts that only runs need.
+The module imports nothing from postroom, because commands must start quickly. Facts that only runs need are
+in `postroom.executors.clients`.
 """
 
 from collections.abc import Mapping
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from typing import Final
 
 NAME: Final = "postroom"
-"""The name of our server in every client, both after setup and in a run, and the name of its command."""
+"""The name of postroom's MCP server in every client, and of postroom's command."""
 COMMANDS: Final = "postroom-cli"
-"""The `User-Agent` of our own commands."""
+"""The `User-Agent` of requests from postroom's own commands."""
 CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
-"""The setting without which Claude Code hides the tools of an MCP server behind its tool search."""
+"""The setting that keeps Claude Code from hiding the tools of an MCP server behind its tool search."""
 CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
-"""Without this setting, Codex hides the tools of an MCP server behind its tool search.
+"""The setting that keeps Codex from hiding the tools of an MCP server behind its tool search.
 
-Older releases ignore the setting.
+Older releases of Codex ignore the setting.
 """
 CODEX_GRANTED: Final[Mapping[str, object]] = {"default_tools_approval_mode": "approve"}
-"""The setting that lets Codex call a server's tools without asking."""
+"""The setting that lets Codex call a server's tools without asking the user."""
 GEMINI_GRANTED: Final[Mapping[str, object]] = {"trust": True}
-"""The setting that lets Gemini CLI call a server's tools without asking."""
+"""The setting that lets Gemini CLI call a server's tools without asking the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProgram:
-    """A client program; `log_in` and `trust` describe steps that its user must take."""
+    """A client program; `log_in` and `trust` describe steps that the user must take."""
 
     title: str
     program: str
@@ -35,19 +35,19 @@ class ClientProgram:
     log_in: str
     trust: str
     oldest: str = ""
-    """The first release that supports the hooks that setup needs.
+    """The first release of the client that supports the hooks that setup needs.
 
-    Empty if all tested releases support them.
+    The field is empty if all tested releases support the hooks.
     """
     why_oldest: str = ""
-    """The observed behaviour of older releases."""
+    """How older releases were observed to behave."""
 
     lists_servers: bool = False
     """Whether `mcp list` in a trusted folder lists the servers that are used there."""
 
     @property
     def install(self) -> str:
-        """The command that installs or updates it."""
+        """The command that installs or updates the client."""
         return f"npm install -g {self.package}@latest"
 
 

@@ -1,4 +1,4 @@
-"""The hooks of client programs, and the meanings of the events that they report.
+"""The hooks of client programs, and the meanings of the events that the hooks report.
 
 The module imports nothing, because hooks must start quickly.
 """
@@ -59,29 +59,31 @@ EVENTS = {
     },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
-"""The meaning of each event, keyed by client and by the client's name for the event.
+"""The meaning of each event, keyed by the client and by the client's name for the event.
 
-Codex has no SessionEnd, so the waiting process reports it.
+Codex has no SessionEnd event, so the process that waits for mail reports the end of a session.
 """
 
 CLIENT_HEADER = "Postroom-Client"
-"""Header that names the client program in a request, because tool results are formatted for each client."""
+"""The header of a request that names the client program, because tool results are formatted for each client.
+"""
 
 WAKING = ("claude", "codex", "copilot")
-"""The clients in which a waiting process can start a turn of an idle session."""
+"""The clients in which a waiting process can start a turn in an idle session."""
 WAIT = "wait"
-"""The first call of a waiting hook: it asks whether mail has arrived for an idle session."""
+"""The first call of a waiting hook, which asks whether mail has arrived for an idle session."""
 WAKE = "wake"
-"""The second call of a waiting hook: it asks for the text that starts the turn."""
+"""The second call of a waiting hook, which asks for the text that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""What hooks do after a failed check: add a note (warn), stop the action (block); off means no check.
+"""What a hook does after a failed check: `warn` adds a note, and `block` stops the action. `off` disables the
+check.
 """
 
 
 def unchecked(why: str) -> str:
-    """Return the note that reservations were not checked.
+    """Return the note which says that reservations were not checked.
 
-    The note does not say how to bypass the check, because a model reads the note.
+    Models read the note, so it does not explain how to bypass the check.
     """
     return f"postroom: reservations were not checked: {why}."

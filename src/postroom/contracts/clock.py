@@ -1,4 +1,4 @@
-"""Time as plain values: every time in postroom is an integer number of milliseconds since the epoch."""
+"""Clocks, timers and durations; every time in postroom is an integer in milliseconds since the epoch."""
 
 import re
 import time
@@ -14,18 +14,16 @@ from typing import Final, Protocol
 from postroom.contracts.errors import InvalidArgument
 
 SET_BACK_MS: Final = 2_000
-"""The minimum number of milliseconds by which the clock must jump back between two checks to count as set
-back.
-"""
+"""If the clock jumps back by at least this many milliseconds between two checks, it counts as set back."""
 Ids = Callable[[], str]
-"""A function that returns a new identifier of 36 characters."""
+"""A function that returns a new identifier with 36 characters."""
 Duration = timedelta | float
-"""A duration as callers give it: a timedelta, or a number of seconds."""
+"""A duration that a caller passes: a timedelta, or a number of seconds."""
 _TAIL_BITS: Final = 74
 
 
 class Clock(Protocol):
-    """Provides the current time; tests pass a clock that they can move."""
+    """Provides the current time; tests pass a clock whose time they control."""
 
     def now(self) -> int:
         """Return the current time in milliseconds since the epoch."""
@@ -33,15 +31,15 @@ class Clock(Protocol):
 
 
 class Timer(Protocol):
-    """Waits for time to pass; tests pass a timer whose time they move."""
+    """Waits for a period of time; tests pass a timer whose time they control."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Wait for this number of milliseconds."""
+        """Wait for the given number of milliseconds."""
         ...
 
 
 class SystemClock:
-    """The wall clock of this process."""
+    """The system's clock."""
 
     def now(self) -> int:
         """Return the current time in milliseconds since the epoch."""
@@ -49,24 +47,24 @@ class SystemClock:
 
 
 def elapsed_ms() -> int:
-    """Return the milliseconds since an arbitrary point in time, from a monotonic clock.
+    """Return the milliseconds since an arbitrary moment, measured by a monotonic clock.
 
-    On systems with `CLOCK_BOOTTIME`, the time that the machine spends asleep is included.
+    If the system has `CLOCK_BOOTTIME`, the result includes the time that the machine was asleep.
     """
     boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return (time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)) // 1_000_000
 
 
 class ClockWatch:
-    """Measures how far the wall clock was set back, by comparison with a monotonic clock."""
+    """Measures how far the wall clock was set back, by comparing it with a monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return how many milliseconds the clock was set back since `remember`; 0 if it was not set back.
+        """Return how many milliseconds the clock was set back since `remember`; 0 if it was not.
 
-        Return None before the first `remember`.
+        Return None if `remember` was not called before.
         """
         if self._ahead is None:
             return None
@@ -79,7 +77,7 @@ class ClockWatch:
 
 
 def seconds_of(given: object, name: str) -> float:
-    """Return a duration in seconds; `name` names the argument in the error.
+    """Return a duration in seconds; `name` is the argument's name in the error.
 
     Raises:
         InvalidArgument: The argument is neither a timedelta nor a number of seconds.
@@ -87,7 +85,7 @@ def seconds_of(given: object, name: str) -> float:
     if isinstance(given, timedelta):
         return given.total_seconds()
     if isinstance(given, int | float) and not isinstance(given, bool):
-        with suppress(OverflowError):  # Python raises this for an integer that is too large for a float
+        with suppress(OverflowError):  # an integer may be too large for a float
             if not isnan(seconds := float(given)):
                 return seconds
     raise InvalidArgument(
@@ -98,7 +96,7 @@ def seconds_of(given: object, name: str) -> float:
 
 
 def given_duration(given: object, name: str) -> timedelta:
-    """Return a duration as a timedelta; `name` names the argument in the error.
+    """Return a duration as a timedelta; `name` is the argument's name in the error.
 
     Raises:
         InvalidArgument: The argument is neither a timedelta nor a number of seconds, or is too long.
@@ -127,7 +125,7 @@ def iso(instant: int) -> str:
 
 @lru_cache(maxsize=1_024)
 def _iso_second(second: int) -> str:
-    """Format a second; cached, because a burst of messages formats the same second many times."""
+    """Format a second since the epoch; cached, because many messages have the same second."""
     return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -145,11 +143,11 @@ def from_iso(text: str) -> int:
 
 
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:
-    """Return a function that makes version 7 UUIDs (RFC 9562): 48 bits of time, then 74 bits that only grow.
+    """Return a function that generates version 7 UUIDs (RFC 9562), which sort by the time of their creation.
 
-    The time is in milliseconds, and identifiers sort by it. In two cases, an identifier is the previous one
-    plus a random step (method 2 of section 6.2): within the same millisecond, and after the clock was set
-    back, until it has caught up.
+    An identifier consists of 48 bits of time in milliseconds and 74 other bits. In two cases, an identifier
+    is the previous one plus a random step (method 2 of section 6.2): within the same millisecond, and after
+    the clock was set back, until it has caught up.
     """
     last_at, last_tail = 0, 0
 
@@ -168,7 +166,7 @@ def time_ordered_ids(clock: Clock, random: Random) -> Ids:
 
 
 def every(interval: int) -> str:
-    """Return an interval as text, in the largest unit that divides it: `every day`, `every 90 minutes`."""
+    """Return an interval as text in the largest unit that divides it: `every day`, `every 90 minutes`."""
     for unit, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second")):
         if interval % unit == 0:
             return f"every {name}" if interval == unit else f"every {interval // unit} {name}s"
@@ -189,18 +187,18 @@ _PART: Final = re.compile(
     r"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?)(?![a-z])"
 )
 _WRITTEN: Final = re.compile(rf"{_PART.pattern}(?:(?:,? ?(?:and )?){_PART.pattern}){{0,3}}")
-"""A duration as people write it: `90s`, `1h30m`, `2 hours`, `1 day and 12 hours`."""
+"""Matches a duration as people write it: `90s`, `1h30m`, `2 hours`, `1 day and 12 hours`."""
 _ISO: Final = re.compile(
     r"P(?=.)(?:(?P<d365>[0-9]{1,9})Y)?(?:(?P<d30>[0-9]{1,9})M)?(?:(?P<w>[0-9]{1,9})W)?(?:(?P<d>[0-9]{1,9})D)?"
     r"(?:T(?=.)(?:(?P<h>[0-9]{1,9})H)?(?:(?P<m>[0-9]{1,9})M)?(?:(?P<s>[0-9]{1,9}(?:\.[0-9]{1,6})?)S)?)?"
 )
 _ISO_UNITS: Final = {**_UNITS, "d365": timedelta(days=365), "d30": timedelta(days=30)}
 DURATIONS: Final = "90s, 30m, 1h30m, 2 hours, 7d or P7D"
-"""Examples of durations, for errors."""
+"""Examples of durations for error messages."""
 
 
 def duration_of(value: object) -> timedelta:
-    """Parse a duration with a unit, such as `90s`; a bare number is refused.
+    """Parse a duration with a unit, such as `90s`; a number without a unit is an error.
 
     Raises:
         ValueError: The value is not a text with a unit, or the duration is 0 or longer than 36,500 days.
@@ -215,9 +213,10 @@ def duration_of(value: object) -> timedelta:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return the duration that a text expresses, in English units or as ISO 8601; None for any other text.
+    """Return the duration that a text denotes, in English units or ISO 8601; None for any other text.
 
-    Months (30 days) and years (365 days) are accepted only in ISO 8601. A unit that appears twice is refused.
+    Months (30 days) and years (365 days) are accepted only in ISO 8601. A text that repeats a unit is
+    rejected.
     """
     text = text.strip()
     if match := _ISO.fullmatch(text.upper()):
@@ -227,7 +226,7 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def leading_duration(text: str) -> tuple[timedelta | None, str]:
-    """Return the duration at the beginning of a text, and the rest; None and the text if there is none."""
+    """Split a leading duration from a text and return both; without one, return None and the text."""
     match = _WRITTEN.match(text.lower()) if text[:1].isdecimal() else None
     end = 0 if match is None else match.end()
     if match is None or not (end == len(text) or text[end].isspace()):
@@ -253,23 +252,23 @@ def _sum(parts: Iterable[tuple[timedelta, str]]) -> timedelta:
 
 
 TIMES: Final = "2026-11-21, 2026-11-21T09:30:00Z, yesterday, 2h or 1 hour ago"
-"""Examples of times, for errors."""
+"""Examples of times for error messages."""
 _AGO: Final = re.compile(
     r"(?:now ?)?- ?(?P<minus>[^ -].*)|(?P<ago>.+) (?:ago|before now)"
     r"|(?:(?:in|within|over|during) )?(?:the )?(?:last|past) (?P<last>.+)"
 )
 _DAY: Final = re.compile(r"(today|yesterday)(?:(?:,| at)? ([0-2]?[0-9]:[0-5][0-9]))?")
 _FULL_UNIT: Final = re.compile(r"(?:minute|hour|day)\Z")
-"""The units that may stand without a number. `week` is not one of them, because the last week may be the last
-seven days or the week before this one.
+"""Matches the units that may stand without a number. `week` is not included, because `last week` may be the
+last seven days or the week before this one.
 """
 
 
 def past_of(text: str, now: int) -> int:
-    """Return the past time that a text expresses, in milliseconds; a time without a time zone is in UTC.
+    """Return the past time that a text denotes, in milliseconds; a time without a time zone is in UTC.
 
     A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. The text may
-    also be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back
+    also be `today` or `yesterday` (at 0:00 UTC, or with a time of day), or a duration, which is subtracted
     from `now`.
 
     Raises:
@@ -300,7 +299,7 @@ def past_of(text: str, now: int) -> int:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for no time."""
+    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for none."""
     milliseconds = value // timedelta(milliseconds=1)
     if not milliseconds:
         return "0"

@@ -1,4 +1,4 @@
-"""The dispatch: a small delivery record that says "execute this run now".
+"""The dispatch: a small record in the queue which requests the execution of a run.
 
 A dispatch contains no message bodies.
 
@@ -13,11 +13,11 @@ A dispatch contains no message bodies.
                              ▼                                             ▼
            Cancelled | Superseded | DeadLetter   Acked | DeadLetter | Superseded
 
-A record changes only through the transitions below. Each transition returns a new record, and raises an error
-if the current state does not permit it. Stores persist the returned record, or make the same change in SQL. A
-row that is read from the store is checked by the same rules. `Acked` means only that the queue has finished
-with the dispatch, not that the run succeeded: the outcome is stored with the run, and copied to the fields
-`run_status` to `run_error`.
+A record changes only through the methods below. Each method returns a new record, and raises an error if the
+current state does not permit the change. Stores write the returned record, or make the same change in SQL.
+When a row is read from the store, it is validated by the same rules. `Acked` only means that the queue has
+finished with the dispatch, not that the run succeeded. The outcome is stored with the run, and copied to the
+fields from `run_status` to `run_error`.
 """
 
 from enum import StrEnum
@@ -36,7 +36,9 @@ STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
 LEASE_ENDED = "lease expired"
 OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "{}; max attempts reached"
-"""The error text of a dead letter; the reason for its last interruption is inserted."""
+"""The error text of a dead letter without attempts left; the braces are replaced by the reason for the last
+interruption.
+"""
 INTERRUPTED_TOO_OFTEN = (
     "the run was interrupted {} because its server ended or lost its lease; the limit is {}"
 )
@@ -80,15 +82,15 @@ UNHANDLED_AT_FIRST = (
     RunDispatchStatus.SUPERSEDED,
     RunDispatchStatus.DEAD_LETTER,
 )
-"""Final states in which the run still has to be updated. The row becomes `reconciled` when its run is
-updated.
+"""Final states after which the run must still be updated. When the run has been updated, the row becomes
+`reconciled`.
 
-`Acked` rows are reconciled from the start.
+`Acked` rows are reconciled from the beginning.
 """
 
 
 class RunDispatchResult(Record, frozen=True, kw_only=True):
-    """The result of an execution, as the worker observed it."""
+    """The result of an execution, as the worker reports it."""
 
     run_id: str
     dispatch_instance_id: str
@@ -99,16 +101,16 @@ class RunDispatchResult(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """Proof of ownership that the owner presents with every write; a store refuses a proof that is stale."""
+    """Proof of ownership, which a worker presents with every write; a store rejects an outdated proof."""
 
     dispatch_id: str
     token: str
 
 
 class RunDispatch(Record, frozen=True, kw_only=True):
-    """One delivery of a run. All times are in milliseconds since the epoch.
+    """One delivery of a run; all times are in milliseconds since the epoch.
 
-    The lease includes the time `lease_until`.
+    The lease ends after the millisecond `lease_until`.
     """
 
     dispatch_id: str
@@ -116,9 +118,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     run_id: str
     created_at: int
     available_at: int
-    """The earliest time of its start. 0 means no delay: the dispatch is due at once, even if the clock is
-    wrong.
-    """
+    """The earliest time at which the run may start. 0 means at once, even if the clock is wrong."""
     updated_at: int
     status: RunDispatchStatus = RunDispatchStatus.QUEUED
     priority: int = DEFAULT_PRIORITY
@@ -141,23 +141,23 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     completed_at: int | None = None
     reconciled: bool = True
     limit_key: str = ""
-    """The key by which limits count the run, in addition to its tenant."""
+    """The key by which limits count the run, in addition to the tenant."""
     interruption_count: int = 0
-    """Number of executions that were interrupted by a server's shutdown or a lost lease.
+    """Number of executions that ended early because a server stopped or a lease was lost.
 
-    `attempt_count` does not include them.
+    These executions are not included in `attempt_count`.
     """
     max_interruptions: int | None = None
-    """Maximum number of interruptions; one more interruption makes the dispatch a dead letter.
+    """Maximum number of interruptions; the next one makes the dispatch a dead letter.
 
     If None, each interruption counts as a failed attempt.
     """
 
     def __post_init__(self) -> None:
-        """Raise if the combination of fields is invalid.
+        """Raise an error if the fields contradict one another.
 
         Raises:
-            InvalidRecord: A field contradicts another; the message names it.
+            InvalidRecord: A field contradicts another one; the message names the field.
         """
         problem = None
         is_queued = self.status is RunDispatchStatus.QUEUED
@@ -205,7 +205,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         tenant: str = "",
         limit_key: str = "",
     ) -> "RunDispatch":
-        """Return a dispatch to enqueue, due at once or at `available_at`."""
+        """Return a new queued dispatch, which is due at once or at `available_at`."""
         return cls(
             dispatch_id=dispatch_id,
             thread_id=thread_id,
@@ -224,7 +224,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def claim_proof(self) -> Claim:
-        """The proof that the owner presents with each write.
+        """The proof of ownership that the worker presents with each write.
 
         Raises:
             IllegalTransition: The dispatch is not claimed.
@@ -239,7 +239,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the record as it is first stored, with the thread's epoch instead of the caller's.
+        """Return the dispatch as it is first stored, with the epoch of the thread.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
@@ -254,11 +254,11 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def claim(
         self, *, token: str, consumer: str, lease_ms: int, now: int, begins: str | None = None
     ) -> "RunDispatch":
-        """Return the dispatch as claimed until `now + lease_ms`.
+        """Return a claimed copy of the dispatch, whose lease ends at `now + lease_ms`.
 
-        The claim itself does not count as an attempt.
+        A claim does not count as an attempt.
 
-        `begins` is the id of the execution that starts with the claim; None if no execution starts.
+        `begins` is the id of the execution that starts with the claim; None if none starts yet.
         """
         self._require(RunDispatchStatus.QUEUED, "claim")
         return replace(
@@ -274,18 +274,18 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def extend_lease(self, *, extension_ms: int, now: int) -> "RunDispatch":
-        """Return the dispatch with its lease extended until `now + extension_ms`."""
+        """Return a copy of the dispatch whose lease ends at `now + extension_ms`."""
         self._require(RunDispatchStatus.CLAIMED, "extend_lease")
         return replace(self, lease_until=now + extension_ms, updated_at=now)
 
     def record_dispatch_start(self, instance_id: str, *, now: int) -> "RunDispatch":
-        """Return the dispatch with its run marked as running; the result of an earlier attempt is cleared."""
+        """Return a copy of the dispatch with a running run; an earlier attempt's result is removed."""
         self._require(RunDispatchStatus.CLAIMED, "record_dispatch_start")
         changes = {"dispatch_instance_id": instance_id, "run_status": RunStatus.RUNNING, "updated_at": now}
         return replace(self, **{**_NOTHING_REPORTED, **changes})
 
     def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
-        """Return the dispatch with the result of its run; its state stays Claimed.
+        """Return a copy of the dispatch with the result of its run; the dispatch stays claimed.
 
         Raises:
             InvalidRecord: The result belongs to another run.
@@ -309,21 +309,21 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def acked(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch as Acked: the queue has finished with it."""
+        """Return an acked copy of the dispatch, with which the queue has finished."""
         self._require(RunDispatchStatus.CLAIMED, "ack")
         return _end(self, RunDispatchStatus.ACKED, now=now)
 
     def has_missed_deadline(self, now: int) -> bool:
-        """Return whether the deadline has passed before any execution of the run started."""
+        """Return whether the deadline passed before an execution of the run started."""
         has_started = self.attempt_count + self.interruption_count > 0
         return self.deadline_at is not None and now > self.deadline_at and not has_started
 
     @property
     def executions(self) -> int:
-        """Number of executions that have started, including failed and interrupted ones and the latest one.
+        """Number of executions that have started, including failed and interrupted ones.
 
-        `attempt_count` and `interruption_count` do not include the latest execution, unless it used up their
-        limit.
+        The latest execution is included. `attempt_count` and `interruption_count` do not include the latest
+        execution, unless it used up their limit.
         """
         counted = self.attempt_count + self.interruption_count
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
@@ -333,9 +333,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def failed_attempts(self) -> int:
-        """Number of attempts that failed.
+        """Number of failed attempts.
 
-        Unlike `attempt_count`, it includes a failure that no retry can fix.
+        Unlike `attempt_count`, the number includes a failure after which no retry was possible.
         """
         is_beyond_retry = self.status is RunDispatchStatus.DEAD_LETTER and not self._has_used_up
         return self.attempt_count + is_beyond_retry
@@ -357,9 +357,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         max_attempts: int | None = None,
         code: str | None = None,
     ) -> "RunDispatch":
-        """Return the dispatch requeued, due after `delay_ms`, or as a dead letter if no attempts are left.
+        """Return a requeued copy of the dispatch, due after `delay_ms`; a dead letter if no attempt is left.
 
-        `max_attempts` replaces the dispatch's limit. `code` is the error code that a dead letter stores.
+        `max_attempts` replaces the dispatch's own limit. A dead letter stores the error code `code`.
         """
         self._require(RunDispatchStatus.CLAIMED, "nack")
         attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
@@ -372,7 +372,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
-        """Return the dispatch requeued, due after `delay_ms`. No attempt or interruption is counted."""
+        """Return a requeued copy of the dispatch, due after `delay_ms`; nothing is counted as failed."""
         self._require(RunDispatchStatus.CLAIMED, "release")
         available_at = now + delay_ms if delay_ms else 0
         return self._requeue(
@@ -380,10 +380,11 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
-        """Return a dispatch whose owner exited or lost its lease, either queued again or as a dead letter.
+        """Return a requeued copy of a dispatch whose owner exited or lost its lease, or a dead letter.
 
-        With `max_interruptions`, the dispatch is due at once the first time, then after 250 ms, doubled each
-        time up to 5 s. A run that crashes its server therefore does not crash all servers in a row.
+        With `max_interruptions`, a dispatch is due at once after its first interruption. After the next one
+        it is due in 250 ms, and the delay then doubles up to 5 s. Therefore a run that crashes its server
+        does not crash all servers one after another.
         """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         if self.max_interruptions is not None:
@@ -398,7 +399,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeue(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch after its server shut down: queued again and due at once, or a dead letter."""
+        """Return the dispatch after its server shut down: a requeued copy or a dead letter."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
@@ -417,12 +418,12 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
-        """Return the dispatch as a dead letter with its attempts unchanged."""
+        """Return a dead letter of the dispatch; the number of attempts is unchanged."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
         return _end(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def too_late(self, *, now: int) -> "RunDispatch":
-        """Return the queued dispatch as a dead letter, because its run was not started by its deadline."""
+        """Return a dead letter of the queued dispatch, whose run did not start before its deadline."""
         self._require(RunDispatchStatus.QUEUED, "end at its deadline")
         missed, attempts = deadline_passed(self.deadline_at), self.attempt_count + 1
         return _end(
@@ -436,17 +437,17 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
-        """Return the queued dispatch due sooner, because an answer arrived: at `not_before`, or at once."""
+        """Return a copy of the queued dispatch, due at `not_before` or at once after an answer."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
         return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
     def cancelled(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch as cancelled before its start."""
+        """Return a cancelled copy of the dispatch, whose run has not started."""
         self._require(RunDispatchStatus.QUEUED, "cancel")
         return _end(self, RunDispatchStatus.CANCELLED, now=now)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
-        """Return the dispatch as superseded by newer work of its thread; its run's result is discarded."""
+        """Return a superseded copy of the dispatch, because of newer work; its result is discarded."""
         if self.status.is_terminal:
             raise IllegalTransition(
                 f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",
@@ -487,7 +488,7 @@ _NOTHING_REPORTED: dict[str, None] = dict.fromkeys(
 
 
 def deadline_passed(deadline_at: int | None) -> DeadlinePassed:
-    """Return the error of a run that was not started by its deadline."""
+    """Return the error of a run that did not start before its deadline."""
     return DeadlinePassed("the deadline passed before the run was started", value=deadline_at)
 
 
@@ -514,5 +515,5 @@ class Interrupt(Record, frozen=True, kw_only=True):
 
     @property
     def superseded_count(self) -> int:
-        """Number of queued dispatches that were superseded."""
+        """The number of queued dispatches that were superseded."""
         return len(self.superseded_dispatches)

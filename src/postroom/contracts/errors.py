@@ -1,4 +1,4 @@
-"""All errors of postroom, in one class hierarchy, grouped by who must act.
+"""All errors of postroom in one class hierarchy, grouped by who must act.
 
     PostroomError
     ├── InputError            the caller must correct the call
@@ -58,16 +58,16 @@ from typing import ClassVar, Self
 class PostroomError(Exception):
     """The base class of all errors.
 
-    Each error has a stable code, the invalid value and a remedy, all shown in tracebacks.
+    Each error has a stable code, the invalid value and a remedy; tracebacks show all three.
     """
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
     branch: ClassVar[str] = "error"
-    """The kind of failure in two words, with which the text of `describe()` begins."""
+    """The kind of failure in two words; the text of `describe()` begins with it."""
     is_told: bool = False
-    """Whether a log line has already reported this error, so that it is not reported again."""
+    """Whether a log line has already reported this error, so that it need not be logged again."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class PostroomError(Exception):
             self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
-        """Return a copy of the error, with the place where it occurred in front of its message."""
+        """Return a copy of the error whose message begins with the place where the error occurred."""
         text = f"{place}: {self.message}"
         return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
     def describe(self) -> str:
-        """Return the failure as one line for logs and records: its kind, then its message."""
+        """Return the failure as one line for logs and records: the kind of failure, then the message."""
         return f"{self.branch}: {self.message}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the error as plain JSON data, which is the same on all interfaces."""
+        """Return the error as plain JSON data, in the same form on all interfaces."""
         return {
             "code": self.code,
             "message": self.message,
@@ -107,7 +107,7 @@ class PostroomError(Exception):
 
 
 class InputError(PostroomError):
-    """The call is invalid. Repeating it cannot help."""
+    """The call is invalid, so repeating it cannot help."""
 
     code = "invalid_input"
     branch = "validation error"
@@ -132,13 +132,13 @@ class NameTaken(InputError):
 
 
 class ToolNotListed(InputError):
-    """This URL does not list the tool. `details` contains a URL that does."""
+    """The tool is not available at this URL; `details` contains a URL at which it is."""
 
     code = "tool_not_listed"
 
 
 class InvalidPattern(InputError):
-    """A reservation pattern leaves the project's root or cannot be parsed."""
+    """A reservation pattern leaves the project's root, or cannot be parsed."""
 
     code = "invalid_pattern"
 
@@ -151,7 +151,7 @@ class InvalidPath(InputError):
 
 
 class InvalidRecipients(InputError):
-    """At least one recipient is invalid. The message was sent to nobody."""
+    """At least one recipient is invalid, so the message was sent to nobody."""
 
     code = "invalid_recipients"
 
@@ -250,20 +250,20 @@ class UnknownRun(InputError):
 
 
 class UnknownDispatch(InputError):
-    """No dispatch has this id. The dispatch may have been deleted after its retention period."""
+    """No dispatch has this id; it may have been deleted after the retention period."""
 
     code = "unknown_dispatch"
     default_remedy = "list the runs: `postroom runs list`; list the dead letters: `postroom runs dead`"
 
 
 class InvalidSubmission(InputError):
-    """A submission lacks a required part. Nothing was written."""
+    """A submission lacks a required part, so nothing was written."""
 
     code = "invalid_submission"
 
 
 class InvalidRecord(InputError):
-    """A record violates a rule for its fields and was not stored."""
+    """A record breaks a rule for its fields, so it was not stored."""
 
     code = "invalid_record"
     default_remedy = "correct the record, and call again; nothing was stored"
@@ -277,7 +277,7 @@ class ForeignThread(InputError):
 
 
 class AgentNotFound(InputError):
-    """No agent has this name. A run that needs it is not retried."""
+    """No agent has this name; a run that needs the agent is not retried."""
 
     code = "agent_not_found"
     branch = "runtime error"
@@ -318,7 +318,7 @@ class InvalidRunner(InputError):
 
 
 class RunnerNotFound(InputError):
-    """The agent has no runner. A run that needs it is not retried."""
+    """The agent has no runner; a run of the agent is not retried."""
 
     code = "runner_not_found"
     branch = "runtime error"
@@ -352,7 +352,7 @@ class StateError(PostroomError):
 
 
 class IdempotencyConflict(StateError):
-    """The idempotency key was used before with another body."""
+    """The idempotency key was used before with different content."""
 
     code = "idempotency_conflict"
     default_remedy = (
@@ -361,28 +361,28 @@ class IdempotencyConflict(StateError):
 
 
 class AgentRetired(StateError):
-    """The agent is retired: it neither sends nor receives messages, and no task can be assigned to it."""
+    """The agent is retired, so it cannot send or receive messages, and no task can be assigned to it."""
 
     code = "agent_retired"
     default_remedy = "call unretire_agent, or write to another agent"
 
 
 class ContactRequired(StateError):
-    """The recipient accepts messages from approved contacts only."""
+    """The recipient accepts messages only from approved contacts."""
 
     code = "contact_required"
     default_remedy = "call request_contact, and wait until the other agent accepts"
 
 
 class ContactBlocked(StateError):
-    """The recipient accepts no messages from this sender."""
+    """The recipient does not accept messages from this sender."""
 
     code = "contact_blocked"
     default_remedy = "write to another agent of the project, or to a person"
 
 
 class AlreadyRead(StateError):
-    """The message was read before it could be recalled."""
+    """The message cannot be recalled, because a recipient has already read it."""
 
     code = "already_read"
     default_remedy = "send a correction on the same thread"
@@ -396,7 +396,7 @@ class NotHolder(StateError):
 
 
 class TaskNotHeld(StateError):
-    """The caller does not hold this task under this epoch: its lease ended, or the task has changed since."""
+    """The caller does not hold the task under this epoch: its lease ended, or the task has changed."""
 
     code = "task_not_held"
     default_remedy = "stop working on the task, and claim another one with claim_task"
@@ -410,21 +410,21 @@ class TaskNotReady(StateError):
 
 
 class NoteContradicts(StateError):
-    """An active note on the same subject and files says something else. Nothing was stored."""
+    """An active note on the same subject and files contradicts the new note, which was not stored."""
 
     code = "note_contradicts"
     default_remedy = "name the older note in `replaces` if it is no longer true, or use another subject"
 
 
 class CursorExpired(StateError):
-    """Events after this cursor were purged. A reader that continued would miss them."""
+    """Events after this cursor were deleted, so a reader that continued would miss them."""
 
     code = "cursor_expired"
     default_remedy = "continue after `details.oldest`: all events up to that number were deleted"
 
 
 class CursorAhead(StateError):
-    """The cursor is newer than the newest event: it belongs to another database."""
+    """The cursor is newer than the newest event, so it belongs to another database."""
 
     code = "cursor_ahead"
     default_remedy = "continue after the newest event: the database was restored or replaced"
@@ -445,7 +445,7 @@ class RunNotOpen(StateError):
 
 
 class ActiveRunConflict(StateError):
-    """The thread's active run did not stop in time. Nothing was written."""
+    """The thread's active run did not stop in time, so nothing was written."""
 
     code = "active_run_conflict"
     retryable = True
@@ -460,28 +460,28 @@ class SubmissionRejected(StateError):
 
 
 class DeliveryBlocked(StateError):
-    """A pending barrier message precedes the new message."""
+    """The message cannot be delivered yet, because a pending barrier message precedes it."""
 
     code = "delivery_blocked"
     default_remedy = "withdraw the barrier, or wait until a run has read it"
 
 
 class DuplicateRecord(StateError):
-    """A record with this id exists already."""
+    """A record with this id already exists."""
 
     code = "duplicate_record"
     default_remedy = "choose another id, or read the record that already has this id"
 
 
 class DedupeKeyInUse(StateError):
-    """An open dispatch of the thread has this dedupe key."""
+    """An open dispatch of the thread already has this dedupe key."""
 
     code = "dedupe_key_in_use"
     default_remedy = "wait until the run with this key has ended, or use another key"
 
 
 class VersionConflict(StateError):
-    """Another writer has changed the record in the meantime. Read it again."""
+    """Another writer has changed the record since it was read; read the record again."""
 
     code = "version_conflict"
     retryable = True
@@ -489,7 +489,7 @@ class VersionConflict(StateError):
 
 
 class QueueFull(StateError):
-    """The queue of runs, or of messages for a thread, has reached its limit."""
+    """The run queue, or a thread's queue of pending messages, is full."""
 
     code = "queue_full"
     retryable = True
@@ -497,7 +497,7 @@ class QueueFull(StateError):
 
 
 class AlreadyConsumed(StateError):
-    """A run has read the pending message, so it can no longer change."""
+    """The pending message can no longer be changed, because a run has read it."""
 
     code = "already_consumed"
     default_remedy = "send a correction on the same thread"
@@ -532,7 +532,7 @@ class MailboxForked(StateError):
 
 
 class LifecycleBusy(StateError):
-    """The lifecycle of the mailbox is being started or stopped at the moment."""
+    """The mailbox is being started or stopped at the moment."""
 
     code = "lifecycle_busy"
     retryable = True
@@ -548,21 +548,21 @@ class ThreadAlreadyRunning(StateError):
 
 
 class ResultConflict(StateError):
-    """The dispatch already has another result. Nothing was changed."""
+    """The dispatch already has a different result, so nothing was changed."""
 
     code = "result_conflict"
     default_remedy = "send only one result for each dispatch: the first result counts"
 
 
 class StaleResult(StateError):
-    """The result belongs to a dispatch that must no longer be executed. Nothing was changed."""
+    """The dispatch of this result must no longer be executed, so nothing was changed."""
 
     code = "stale_result"
     default_remedy = "stop the work on this dispatch, and send no more results for it"
 
 
 class ResultTooEarly(StateError):
-    """The result cannot be accepted yet: its run is about to start again, or its end is being written."""
+    """The result cannot be accepted yet, because its run is about to restart or is just ending."""
 
     code = "result_too_early"
     retryable = True
@@ -570,7 +570,7 @@ class ResultTooEarly(StateError):
 
 
 class RunUnsuccessful(StateError):
-    """The awaited run failed or was cancelled. The text states the reason."""
+    """The awaited run failed or was cancelled; the message states the reason."""
 
     code = "run_unsuccessful"
     default_remedy = "fix the cause, then enqueue the work again"
@@ -584,21 +584,21 @@ class AccessError(PostroomError):
 
 
 class TokenRequired(AccessError):
-    """This server requires a token, and the call did not include one."""
+    """This server requires a token, and the call did not include any."""
 
     code = "token_required"
     default_remedy = "send the agent's token in the Postroom-Agent-Token header"
 
 
 class WrongToken(AccessError):
-    """The token is unknown to this server, revoked or expired."""
+    """The server does not know the token, or the token is revoked or expired."""
 
     code = "wrong_token"
     default_remedy = "create a new token with `postroom agents token` or `postroom tokens rotate`"
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to a different agent than the call names."""
+    """The token belongs to a different agent than the one that the call names."""
 
     code = "identity_mismatch"
     default_remedy = "use the name of the agent that the token belongs to"
@@ -611,27 +611,27 @@ class WrongSignature(AccessError):
 
 
 class NotPermitted(AccessError):
-    """The caller is authenticated but may not do this."""
+    """The caller is authenticated, but is not allowed to do this."""
 
     code = "not_permitted"
 
 
 class InsufficientScope(AccessError):
-    """The token lacks scopes that this call requires. `details.needed` lists all required scopes."""
+    """The token lacks scopes that the call requires; `details.needed` lists all required scopes."""
 
     code = "insufficient_scope"
     default_remedy = "use a token with these scopes; the operator creates one with `postroom tokens create`"
 
 
 class StaleClaim(PostroomError):
-    """The claim has ended because its lease expired or an interrupt arrived. Nothing was written."""
+    """The claim ended because its lease expired or an interrupt arrived, so nothing was written."""
 
     code = "stale_claim"
     branch = "stale claim"
 
 
 class RunFailure(PostroomError):
-    """A run failed. `retryable` states whether it will be retried."""
+    """A run failed; `retryable` states whether the run will be retried."""
 
     code = "run_failure"
     branch = "run failed"
@@ -639,27 +639,25 @@ class RunFailure(PostroomError):
     def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
         super().__init__(message, **facts)  # type: ignore[arg-type]
         self.retry_after_ms = retry_after_ms
-        """The time, in milliseconds, that the called service asked its callers to wait; None if it asked for
-        none.
-        """
+        """How long the called service asked its callers to wait, in milliseconds; None if it did not ask."""
 
 
 class ExecutorFailed(RunFailure):
-    """The executor raised an unknown kind of error. The run is retried."""
+    """The executor raised an error of an unknown kind; the run is retried."""
 
     code = "executor_failed"
     retryable = True
 
 
 class GiveUp(RunFailure):
-    """Raised by a run if a retry cannot help. The run then fails at once, even if attempts are left."""
+    """Raised by a run if a retry cannot help; the run fails at once, even if attempts are left."""
 
     code = "gave_up"
     branch = "gave up"
 
 
 class RunTimedOut(RunFailure):
-    """The run exceeded the maximum time for a run."""
+    """The run exceeded the maximum duration of a run."""
 
     code = "run_timed_out"
 
@@ -677,13 +675,13 @@ class ExecutorMisbehaved(RunFailure):
 
 
 class PhaseError(RunFailure):
-    """A phase of the agent loop failed because of the loop's own state. The run ends."""
+    """A phase of the agent loop failed because of the loop's own state; the run ends."""
 
     code = "phase_error"
 
 
 class RunnerSecretMissing(RunFailure):
-    """A runner's key or secret is missing. `value` names its variable or file."""
+    """A runner's key or secret is missing; `value` names its environment variable or file."""
 
     code = "runner_secret_missing"
     default_remedy = "set the variable in the server's environment, and restart the server"
@@ -704,27 +702,27 @@ class CommandNotStarted(CommandError):
 
 
 class PromptTooLong(CommandError):
-    """The operating system does not accept an argument of this length or with this character."""
+    """The operating system cannot pass the prompt as an argument, because of its length or a character."""
 
     code = "prompt_too_long"
     default_remedy = "set the field `prompt` of the agent's runner to stdin or file"
 
 
 class CommandFailed(CommandError):
-    """The program exited with a failure code, or its answer reported a failure."""
+    """The program exited with a failure code, or reported a failure in its answer."""
 
     code = "command_failed"
 
 
 class CommandSaidNothing(CommandError):
-    """The program exited successfully but without any output."""
+    """The program exited successfully, but wrote no output."""
 
     code = "command_said_nothing"
     default_remedy = "check the command's output, and check that the recipe matches the program"
 
 
 class CommandTimedOut(CommandError):
-    """The program exceeded its time limit, or wrote nothing for too long, and was stopped."""
+    """The program was stopped, because it exceeded its time limit or wrote nothing for too long."""
 
     code = "command_timed_out"
     default_remedy = (
@@ -733,30 +731,30 @@ class CommandTimedOut(CommandError):
 
 
 class CommandFlooded(CommandError):
-    """The program wrote more output than the limit, and was stopped."""
+    """The program was stopped, because it wrote more output than allowed."""
 
     code = "command_flooded"
     default_remedy = "let the command write its output to a file"
 
 
 class CommandNotEnded(CommandError):
-    """Some processes of the run could not be ended. The message names them."""
+    """Some processes of the run could not be ended; the message names them."""
 
     code = "command_not_ended"
     default_remedy = "end these processes yourself"
 
 
 class CommandBusy(CommandError):
-    """The program asked to be retried later (exit code 75), or the system could not start it now."""
+    """The program asked for a later retry (exit code 75), or the system could not start it now."""
 
     code = "command_busy"
     retryable = True
 
 
 class CommandKilled(CommandError):
-    """A signal that postroom did not send ended the program.
+    """The program was ended by a signal that postroom did not send.
 
-    The operating system does this if memory is short.
+    The operating system sends such a signal if memory is short.
     """
 
     code = "command_killed"
@@ -764,14 +762,14 @@ class CommandKilled(CommandError):
 
 
 class AgentProtocolBroken(CommandError):
-    """The program's output violates the Agent Client Protocol, in its form or its order."""
+    """The program's output violates the Agent Client Protocol."""
 
     code = "agent_protocol_broken"
     default_remedy = "check the command: it must start the agent in its ACP mode and print nothing else"
 
 
 class AgentStopped(CommandError):
-    """The agent refused the task or reached its own limit. `value` says which of the two happened."""
+    """The agent refused the task or reached its own limit; `value` states which of the two."""
 
     code = "agent_stopped"
     default_remedy = "give the agent a smaller task, or raise the agent's own limit"
@@ -784,7 +782,7 @@ class RemoteError(RunFailure):
 
 
 class RemoteUnavailable(RemoteError):
-    """The other server was unreachable, silent or busy. The run is retried."""
+    """The other server was unreachable, silent or busy; the run is retried."""
 
     code = "remote_unavailable"
     retryable = True
@@ -798,7 +796,7 @@ class RemoteRefused(RemoteError):
 
 
 class RemoteMisbehaved(RemoteError):
-    """The other server's response is invalid: it is not the agreed JSON, or it is too large."""
+    """The other server's response is too large, or is not JSON in the agreed form."""
 
     code = "remote_misbehaved"
 
@@ -810,7 +808,7 @@ class RemoteFailed(RemoteError):
 
 
 class RemoteTimedOut(RemoteError):
-    """No result arrived within the time limit of the run."""
+    """The other server sent no result within the time limit of the run."""
 
     code = "remote_timed_out"
     default_remedy = "raise the runner's `timeout`, or find out why the other server did not answer"
@@ -885,14 +883,14 @@ class RequestRefused(InferenceError):
 
 
 class Unauthorized(InferenceError):
-    """The provider rejected the credentials, or the quota is used up."""
+    """The provider rejected the credentials, or the account's quota is used up."""
 
     code = "unauthorized"
     branch = "unauthorized"
 
 
 class ModelNotFound(InferenceError):
-    """The provider has no such model."""
+    """The provider does not have this model."""
 
     code = "model_not_found"
     branch = "model not found"
@@ -913,14 +911,14 @@ class ContentFiltered(InferenceError):
 
 
 class InternalError(PostroomError):
-    """An internal rule was broken. Nothing was changed."""
+    """postroom broke one of its own rules, and nothing was changed."""
 
     code = "internal_rule_broken"
     branch = "internal error"
 
 
 class StoreError(PostroomError):
-    """The store failed. The stored data is unchanged."""
+    """The store failed; the stored data is unchanged."""
 
     code = "store_error"
     branch = "store error"
@@ -928,14 +926,14 @@ class StoreError(PostroomError):
 
 
 class StoreUnavailable(StoreError):
-    """The store is closed or did not respond in time. The call may be repeated."""
+    """The store is closed or did not respond in time; the call may be repeated."""
 
     code = "store_unavailable"
     retryable = True
 
 
 class StoreClosed(StoreUnavailable):
-    """This process has closed the store. Repeat the call after the store is open again."""
+    """This process has closed the store; open the store again before you repeat the call."""
 
     code = "store_closed"
     default_remedy = "open the store again, or restart the server if it owns the store"
@@ -964,14 +962,14 @@ class StoreCorrupt(StoreError):
 
 
 class RecordTooNew(StoreCorrupt):
-    """A newer release has written a value in this record. The record is intact, but this release skips it."""
+    """A newer release wrote a value in this record; the record is intact, but this release skips it."""
 
     code = "record_too_new"
     default_remedy = "run the newer release, which can read the record"
 
 
 class CommitUnknown(StoreError):
-    """The connection broke during a commit, so it is unknown whether the change was stored."""
+    """The connection broke during a commit, so it is unknown whether the commit was stored."""
 
     code = "commit_unknown"
     retryable = True
@@ -993,7 +991,7 @@ class SchemaTooNew(StoreError):
 
 
 class WrongStore(StoreError):
-    """The database is missing, empty, older than its archive, or a different one, or its log is damaged."""
+    """The database is missing, empty, damaged, older than its archive, or not the expected one."""
 
     code = "wrong_store"
     default_remedy = (
@@ -1009,11 +1007,11 @@ class WrongStore(StoreError):
         "postgresql://...`; the setting database_schema names it); or keep this database and set the "
         "archive aside (`postroom up --new-store`)"
     )
-    """The remedy for a store on PostgreSQL, because `postroom restore` is for SQLite."""
+    """The remedy for a store on PostgreSQL, because `postroom restore` only supports SQLite."""
 
 
 class ArchiveUnavailable(PostroomError):
-    """Git could not write the archive. Mail continues, and the archive catches up later."""
+    """Git could not write the archive; mail continues, and the archive is completed later."""
 
     code = "archive_unavailable"
     retryable = True
@@ -1035,50 +1033,50 @@ class MissingExtra(PostroomError):
 
 
 class ConfigError(PostroomError):
-    """A setting is missing or invalid. Nothing was started."""
+    """A setting is missing or invalid, so nothing was started."""
 
     code = "config_error"
     default_remedy = "run `postroom config show` to see each setting and its source"
 
 
 class CredentialRefused(ConfigError):
-    """Another service rejected a token or a password. The rejected token or password is not used again."""
+    """Another service rejected a token or a password, which is therefore not used again."""
 
     code = "credential_refused"
     default_remedy = "set another token or password"
 
 
 class ClientFileRefused(ConfigError):
-    """A client's configuration file cannot be changed safely. It is unchanged."""
+    """A client's configuration file cannot be changed safely, so it is unchanged."""
 
     code = "client_file_refused"
     default_remedy = "correct the file, or write the entry by hand as shown in docs/start.md"
 
 
 class ClientUnfit(ConfigError):
-    """A client is not installed, or too old for setup. The files of the client are unchanged."""
+    """A client is not installed, or is too old for setup; the client's files are unchanged."""
 
     code = "client_unfit"
     default_remedy = "install or update the client"
 
 
 def why_unreadable(error: Exception) -> str:
-    """Explain why a small JSON file of postroom is unreadable, for people who do not know Python."""
+    """Return why a small JSON file of postroom is unreadable, for people who do not know Python."""
     if isinstance(error, OSError):
         return error.strerror or "the operating system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
-        return "it is not valid JSON"  # for these defects, `json` raises subclasses of ValueError
+        return "it is not valid JSON"  # these defects raise subclasses of ValueError
     return "a field is missing or has the wrong type"
 
 
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
     results = [kind]
     for child in kind.__subclasses__():
-        if child.__module__ == __name__:  # a class of another module may have the code of its parent
+        if child.__module__ == __name__:  # a class of another module may reuse its parent's code
             results.extend(_branches(child))
     return results
 
 
 def all_errors() -> list[type[PostroomError]]:
-    """Return all error classes of this module, one for each code, even if other modules define more."""
+    """Return all error classes of this module, one for each code; other modules are not included."""
     return _branches(PostroomError)

@@ -1,7 +1,7 @@
-"""Canonical events: each event is stored once, numbered without gaps, and can be read again at any time.
+"""Canonical events, which are stored once, numbered without gaps, and can be read again at any time.
 
-Each scope (a project, a thread, a run) numbers its events from 1; a cursor is the number of the last event
-read. If a writer repeats an idempotency key, it gets the event that the first call stored.
+Each scope (a project, a thread or a run) numbers its events from 1. A cursor is the number of the last event
+that a reader has read. If a writer repeats an idempotency key, it gets the event that the first call stored.
 """
 
 import hashlib
@@ -23,32 +23,32 @@ class EventScope:
 
     @classmethod
     def thread(cls, thread_id: str) -> "EventScope":
-        """Return the log of a thread."""
+        """Return the scope of a thread's log."""
         return cls(family="thread", id=thread_id)
 
     @classmethod
     def run(cls, run_id: str) -> "EventScope":
-        """Return the log of a run."""
+        """Return the scope of a run's log."""
         return cls(family="run", id=run_id)
 
     @classmethod
     def questions(cls, run_id: str) -> "EventScope":
-        """Return the log of the places at which the questions of a run were shown."""
+        """Return the scope of the log that records where a run's questions were shown."""
         return cls(family="questions", id=run_id)
 
     @classmethod
     def project(cls, project_id: int) -> "EventScope":
-        """Return the log of a mail project."""
+        """Return the scope of a mail project's log."""
         return cls(family="project", id=str(project_id))
 
     @property
     def key(self) -> str:
-        """The scope as a single string, family and id together."""
+        """The scope as one string, made of its family and id."""
         return f"{self.family}:{self.id}"
 
 
 class EventVisibility(StrEnum):
-    """The readers who may see an event."""
+    """Who may see an event."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -57,7 +57,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """The executor events to store: none, all except observations, or all."""
+    """Which events of an executor are stored: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"
@@ -66,17 +66,17 @@ class RuntimeEventDurability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """The writer, its idempotency key, and the newest numbers that it expects in the scopes."""
+    """The writer, its idempotency key, and the newest event numbers that it expects in the scopes."""
 
     writer_id: str | None = None
     idempotency_key: str | None = None
     expected_prior: dict[str, int] = field(default_factory=dict)
-    """The expected newest numbers, keyed by `EventScope.key`; scopes that are not named are not checked."""
+    """The expected newest numbers, keyed by `EventScope.key`; other scopes are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanonicalEventDraft:
-    """An event that has no number yet."""
+    """An event that does not have a number yet."""
 
     scopes: tuple[EventScope, ...]
     event_kind: str
@@ -89,7 +89,7 @@ class CanonicalEventDraft:
     options: AppendOptions = AppendOptions()
 
     def __post_init__(self) -> None:
-        """Raise if the draft has no scope, or two scopes of the same family.
+        """Raise an error if the draft has no scope, or two scopes of the same family.
 
         Raises:
             InvalidRecord: The scopes are invalid, or a writer has no key.
@@ -107,9 +107,9 @@ class CanonicalEventDraft:
 
     @property
     def digest(self) -> str:
-        """The hash of the fields that must be equal if the key is used again.
+        """The hash of the fields that must be equal when a writer repeats the idempotency key.
 
-        Origin and schema version are excluded.
+        The hash does not include the origin and the schema version.
         """
         content = [
             sorted(map(attrgetter("key"), self.scopes)),
@@ -123,7 +123,7 @@ class CanonicalEventDraft:
 
     @property
     def locks(self) -> set[str]:
-        """The names of the locks that an append needs: its scopes and its idempotency key."""
+        """The names of the locks that an append needs, for its scopes and its idempotency key."""
         options = self.options
         keys = (
             {f"event:{options.writer_id}:{options.idempotency_key}"}
@@ -133,13 +133,13 @@ class CanonicalEventDraft:
         return {scope.key for scope in self.scopes} | keys
 
     def scope_id(self, family: str) -> str | None:
-        """Return the id of the draft's scope in a family."""
+        """Return the id of the draft's scope in this family."""
         return next((scope.id for scope in self.scopes if scope.family == family), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanonicalEvent:
-    """An event with its number in each of its scopes."""
+    """An event with the number that it has in each of its scopes."""
 
     event_id: str
     event_kind: str
@@ -169,7 +169,7 @@ class CanonicalEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """Events of one scope in order; pass `cursor` to continue after them."""
+    """Consecutive events of one scope; to read on, pass `cursor`."""
 
     events: tuple[CanonicalEvent, ...]
     cursor: int

@@ -1,8 +1,8 @@
-"""The interface between the mailbox and an executor of agents.
+"""The interface between the mailbox and the executors that run agents.
 
 An executor runs at most one claimed run of a thread at a time. An executor may block for days, crash, or
 ignore a cancellation; the lease limits the damage. An executor writes through
-`activation.control.coordinator`, which checks with each write that the claim is still valid.
+`activation.control.coordinator`, which checks in each write that the claim is still valid.
 """
 
 import uuid
@@ -28,14 +28,14 @@ PATH_VARIABLE: Final = "POSTROOM_MCP_PATH"
 FOLDER_VARIABLE: Final = "POSTROOM_DATA_DIR"
 
 TOOLS: Final = "core"
-"""The tool set that the URL for a run selects."""
+"""The set of tools that is available at the URL for a run."""
 STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
-"""Arguments with which Python starts a stdio bridge to the tools, for programs without HTTP support."""
+"""The arguments of Python that start a bridge from stdio to the tools, for programs without HTTP support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccess:
-    """The server's URLs, and a token for one run, which is valid while the run's program is active."""
+    """The URLs of the server, and a token for one run that is valid while the run's program is active."""
 
     url: str
     mcp_path: str
@@ -44,11 +44,11 @@ class RunAccess:
 
     @property
     def mcp_url(self) -> str:
-        """The address of the run's tools."""
+        """The URL of the MCP endpoint with the run's tools."""
         return f"{self.url}{self.mcp_path}/{TOOLS}"
 
     def variables(self) -> Mapping[str, str]:
-        """Return the environment variables for `postroom` commands and hooks that the program starts."""
+        """Return environment variables for the `postroom` commands and hooks that the program starts."""
         return {
             URL_VARIABLE: self.url,
             PATH_VARIABLE: self.mcp_path,
@@ -58,11 +58,12 @@ class RunAccess:
 
 
 AccessOf = Callable[[RunActivation], AbstractAsyncContextManager[RunAccess | None]]
-"""Opens access to the server for a run until the context ends; None if there is no server."""
+"""Returns a context in which a run has access to the server, or in which the value is None without a server.
+"""
 
 
 class AgentRunResult(Record, frozen=True, kw_only=True):
-    """The result of an execution. If `waiting` is set, the run has not ended: another event resumes it."""
+    """The result of an execution. If `waiting` is set, the run has not ended; another event resumes it."""
 
     run_id: str
     response: str = ""
@@ -70,20 +71,20 @@ class AgentRunResult(Record, frozen=True, kw_only=True):
     steps: int = 0
     usage: Usage = Usage()
     counted: Usage = Usage()
-    """The part of `usage` that budgets have already counted with the steps of the run."""
+    """The part of `usage` that budgets have already counted together with the run's steps."""
     waiting: RunWaitingState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRunPlan:
-    """The configuration to which a run is pinned. A run is refused if its plan can no longer be assembled."""
+    """The configuration to which a run is pinned; without this configuration, the run is refused."""
 
     resolution_id: str
     replayable: bool = True
 
 
 def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunIdentity:
-    """Return the identity and origin of the run that a request starts; without an id the run gets one."""
+    """Return the identity and origin of a requested run; if the request has no run id, generate one."""
     trace, run_id = activation.trace, run_id or activation.run_id or f"run_{uuid.uuid4().hex}"
     return RunIdentity(
         thread_id=activation.thread_id,
@@ -101,28 +102,29 @@ def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunI
 
 
 class RunDispatchExecutor(ABC):
-    """Runs agents. A subclass must define `run`. By default, it has none of the other capabilities."""
+    """Runs agents. A subclass must define `run`; all other capabilities are optional."""
 
     @abstractmethod
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run and return how it ended.
+        """Execute a run, and return how it ended.
 
-        Whether a failed run is retried depends on the error: postroom's errors, including `RunFailure`, have
-        a `retryable` flag, and the run is retried after any other error. A cancelled task must end soon.
+        Whether a failed run is retried depends on the error: errors of postroom, including `RunFailure`, have
+        a `retryable` flag, and the run is retried after any other error. When the task is cancelled, it must
+        end soon.
         """
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return how an interrupted run continues: RESUME from its checkpoint, or RESTART from the start."""
+        """Return whether an interrupted run continues from its checkpoint (RESUME) or not (RESTART)."""
         return Recovery.RESTART
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if no such run is active."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if none is active."""
         return False
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to stop, and wait until it has ended.
 
-        Return False if this process executes no run of the thread, or if it does not end.
+        Return False if this process does not execute a run of the thread, or if the run does not end.
         """
         return False
 
@@ -134,25 +136,25 @@ class RunDispatchExecutor(ABC):
         return False
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the run with this id for its next step.
+        """Pass messages to the run with this id, which reads them at its next step.
 
         Return False if the run does not accept the messages.
         """
         return False
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id that messages are waiting; return False if the run does not read them."""
+        """Notify the run with this id that messages are waiting; return False if it does not read them."""
         return False
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive commands for active runs that other processes send through this channel.
+        """Set the channel over which other processes send commands for active runs.
 
-        None if there is no channel.
+        `live` is None if there is no channel.
         """
         return
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the run's configuration: the one that `pinned` names or, without it, the live one.
+        """Return the run's configuration, which is the live one unless `pinned` names another.
 
         Raises:
             ResolveFailed: The configuration cannot be assembled.
@@ -160,11 +162,11 @@ class RunDispatchExecutor(ABC):
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
     def live_registry(self) -> RegistrySet | None:
-        """Return the live registry; None if the executor has none."""
+        """Return the live registry; None if the executor does not use one."""
         return None
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return the coordinator for the executor's writes; None if each run provides its own."""
+        """Return the coordinator for the executor's writes; None if each run has its own."""
         return None
 
     def has_commit_coordinator(self) -> bool:
@@ -176,11 +178,11 @@ class RunDispatchExecutor(ABC):
         return True
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return whether this thread's runs can pause between the steps of their coroutine.
+        """Return whether this thread's runs are coroutines that can pause between steps.
 
-        If the lease of such a run expires during an outage, the run pauses, and continues after the outage if
-        no other process has claimed it. Any other run is stopped, because its program would continue
-        alongside the next owner.
+        If the lease of such a run expires during an outage, the run pauses. After the outage, the run
+        continues unless another process has claimed it. Other runs are stopped in this case, because their
+        program would continue alongside the next owner.
         """
         return False
 
@@ -189,11 +191,11 @@ class RunDispatchExecutor(ABC):
         return self.has_commit_coordinator()
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent that executes all runs of a thread; None if each request names an agent."""
+        """Return the agent that executes all runs of a thread; None if each request names its agent."""
         return None
 
     def stages_events(self) -> bool:
-        """Return whether it commits through the run's coordinator and includes the events of the step."""
+        """Return whether the executor commits each step with its events through the run's coordinator."""
         return self.commit_coordinator() is not None
 
 
@@ -204,7 +206,7 @@ class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Forward to `within` every method that the class does not define."""
+        """Wrap `within`, to which every method that the class does not define is forwarded."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

@@ -1,7 +1,8 @@
-"""Files in chats, received with a message or sent by a run, and the ports that store and read them.
+"""Files in chats, which a person sends with a message or a run sends, and the ports that store and read them.
 
-A file is stored in pieces of at most `PIECE_BYTES`, each as a blob under its own hash. A file of one piece
-shares its blob with a mail attachment that has the same bytes. No code holds more than one piece in memory.
+A file is stored in pieces of at most `PIECE_BYTES`, and each piece is a blob under its own hash. A file of
+one piece shares its blob with a mail attachment that has the same bytes. Code never has more than one piece
+in memory.
 """
 
 import codecs
@@ -15,15 +16,15 @@ from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
 BYTES_LOCK = "bytes of files"
-"""The lock for changes that store or remove bytes. It is needed because several files may share a piece."""
+"""The lock for changes that store or delete bytes; it is needed because several files may share a piece."""
 PIECE_BYTES = 512 * 1024
-"""Maximum number of bytes of a file in memory at once."""
+"""Maximum number of bytes of a file that are in memory at once."""
 MAX_LEFT = 20
 """Maximum number of files that one run can send."""
 
 
 class ChatFile(Record, frozen=True, kw_only=True):
-    """A file of a thread, at a position in a message or in a run's output (under the run's id).
+    """A file of a thread, at a position in a message or in the output of a run (under the run's id).
 
     If `sha256` is empty, the file could not be fetched, and `missing` states the reason. If both are set, the
     file is stored but a model cannot read it.
@@ -34,16 +35,16 @@ class ChatFile(Record, frozen=True, kw_only=True):
     position: int
     name: str
     media_type: str
-    """The file type that was detected from the bytes, regardless of the type that the sender declared."""
+    """The file type that was detected from the bytes; the type that the sender declared is not used."""
     size: int
     sha256: str | None = None
     missing: str | None = None
     transcript: str | None = None
-    """The transcript of its speech, if there is one."""
+    """The transcript of the file's speech, if there is one."""
 
     @property
     def described(self) -> str:
-        """Return a one-line description for a person or an agent."""
+        """Return a description of the file in one line, for a person or an agent."""
         return f"{quoted(self.name, longest=_NAME_LENGTH)} ({one_line(self.media_type)}, {self.size:,} bytes)"
 
 
@@ -58,7 +59,7 @@ class SpooledFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContent:
-    """A file's bytes, which can be read repeatedly."""
+    """The bytes of a file, which can be read repeatedly."""
 
     size: int
     sha256: str
@@ -66,17 +67,17 @@ class FileContent:
     """Yields the bytes from the start, piece by piece."""
 
     async def whole(self) -> bytes:
-        """Return all bytes, for callers that cannot read pieces."""
+        """Return all bytes at once, for callers that cannot read pieces."""
         return b"".join([piece async for piece in self.pieces()])
 
 
 class RunFiles(Protocol):
-    """The files of one run of a chat, for its executor."""
+    """The files of one chat run, for the executor of the run."""
 
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
-        """Return the files of a message in the run's thread; fetch and store those that are missing.
+        """Return the files of a message in the run's thread, after fetching and storing missing ones.
 
-        If a file cannot be fetched, its field `missing` states the reason, and its sender is notified.
+        If a file cannot be fetched, its field `missing` states the reason, and the sender is notified.
 
         Raises:
             ServerUnavailable: A file cannot be fetched now; the run must be retried.
@@ -84,7 +85,7 @@ class RunFiles(Protocol):
         ...
 
     async def not_taken(self, file: ChatFile, why: str) -> ChatFile:
-        """Record that the agent cannot read a file, notify the sender, and return the file's new state."""
+        """Record that the agent cannot read a file, notify the sender, and return the updated file."""
         ...
 
     def content(self, file: ChatFile) -> AsyncIterator[bytes]:
@@ -92,7 +93,7 @@ class RunFiles(Protocol):
         ...
 
     async def leave(self, path: Path, position: int) -> ChatFile:
-        """Store a file that the run sends; the chat receives it after the run's answer."""
+        """Store a file that the run sends; the chat receives the file after the run's answer."""
         ...
 
     @property
@@ -101,9 +102,9 @@ class RunFiles(Protocol):
         ...
 
     async def leave_text(self, name: str, text: str) -> ChatFile:
-        """Store a text file as `leave` does; it replaces a file of the same name that the run has stored.
+        """Store a text file that the run sends; it replaces an earlier file of the run with the same name.
 
-        Repeating the call, for example after a crash, still results in only one file.
+        If the call is repeated, for example after a crash, there is still only one file.
 
         Raises:
             InvalidArgument: The name has no usable character, or the text is empty.
@@ -144,7 +145,7 @@ _ENDINGS = {
     "toml": "application/toml",
     "sh": "application/x-sh",
 }
-"""Media types by file name extension: a fixed table, because operating systems have different tables."""
+"""Media types by file name extension. The table is fixed, because operating systems differ."""
 _DEFAULT_NAMES = {"image": "picture", "audio": "sound", "video": "video", "text": "text"}
 
 
@@ -155,7 +156,7 @@ def plain_name(name: str | None) -> str:
 
 
 def safe_name(name: str | None, media_type: str, position: int) -> str:
-    """Return a usable file name, without path and invisible characters, for any name that a sender wrote."""
+    """Return a usable name for any file name that a sender wrote, without path or invisible characters."""
     plain = plain_name(name)
     if not plain:
         ending = next((f".{value}" for value, kind in _ENDINGS.items() if kind == media_type), "")
@@ -187,14 +188,14 @@ _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"
 _FTYP = {b"M4A ": "audio/mp4", b"heic": "image/heic", b"heix": "image/heic", b"avif": "image/avif"}
 _TEXTS = ("application/json", "application/xml", "application/toml", "application/x-sh")
 SNIFFED_BYTES = 4_096
-"""Number of bytes that are read to determine a file's type."""
+"""Number of bytes that are read to detect a file's type."""
 
 
 def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> str:
-    """Return the media type detected from the first bytes; the name only decides between text and zip types.
+    """Return the media type that the first bytes indicate; the name only distinguishes text and zip types.
 
-    Nothing is unpacked. `is_sound` means that the sender declared a container for video and audio to be
-    audio.
+    Archives are not unpacked. `is_sound` means that the sender declared a container format for video and
+    audio as audio.
     """
     by_name = _ENDINGS.get((name or "").rpartition(".")[2].lower(), "")
     if head[:4] == b"RIFF":

@@ -1,7 +1,7 @@
-"""The model port: each request gets one streamed answer.
+"""The model port, which sends a request to a model and streams the answer.
 
-A stream that ends without a stop reason was interrupted. The adapter then raises StreamInterrupted, so that a
-partial answer is never mistaken for a complete one.
+If a stream ends without a stop reason, it was interrupted. The adapter then raises StreamInterrupted, so that
+a partial answer is never mistaken for a complete one.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -19,11 +19,11 @@ _KEY = "caller"
 
 
 class CallerRequest(Record, frozen=True, kw_only=True):
-    """The part of a request that the calling program adds to its message, stored in the first block.
+    """The part of a request that the calling program adds to its message, in the first block.
 
-    `context` is the earlier conversation as the caller reports it, or the results of tools that it ran. If
-    the model calls one of the caller's `tools`, the run ends: the caller executes the tool and sends the
-    result with its next message.
+    `context` is the earlier conversation that the caller reports, or the results of tools that the caller
+    executed. If the model calls one of the caller's `tools`, the run ends. The caller then executes the tool,
+    and sends the result with its next message.
     """
 
     instructions: str = ""
@@ -32,18 +32,18 @@ class CallerRequest(Record, frozen=True, kw_only=True):
     overrides: InferenceOverride | None = None
 
     def as_data(self) -> dict[str, Json]:
-        """Return the request as an entry of a block's data; an empty dictionary if it adds nothing."""
+        """Return the request as an entry for a block's data; the entry may be empty."""
         return {} if self == CallerRequest() else {_KEY: as_plain(self)}
 
     @classmethod
     def of(cls, message: Message) -> "CallerRequest":
-        """Return the request that was stored with a message; an empty request if there is none."""
+        """Return the request that was stored with a message; without one, return an empty request."""
         fields = message.content[0].data.get(_KEY) if message.content else None
         return cls() if fields is None else from_plain(fields, cls)
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
-        """Return the request that was sent with a person's newest message; it applies from then on."""
+        """Return the request in a person's newest message, which also applies to later messages."""
         requested_messages = [
             message
             for message in messages
@@ -53,18 +53,20 @@ class CallerRequest(Record, frozen=True, kw_only=True):
 
 
 MISPLACED_RESULT = "the result belongs to no tool call"
-"""The error text for a tool result that postroom refuses; the caller may see it."""
+"""The error text for a tool result that belongs to no call; the caller may see the text."""
 CALLER_TOOLS = "caller_tools"
-"""The termination code of a run whose caller must execute tools; the detail has the calls as JSON."""
+"""The termination code of a run that ended because its caller must execute tools; the detail contains the
+calls as JSON.
+"""
 
 
 def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return the messages, each preceded by the context that its caller sent with it."""
+    """Return the messages, each preceded by the context that its caller sent along."""
     return tuple(item for message in messages for item in (*CallerRequest.of(message).context, message))
 
 
 class StopReason(StrEnum):
-    """The reason why a model stopped."""
+    """Why a model stopped."""
 
     END_TURN = "end_turn"
     MAX_TOKENS = "max_tokens"
@@ -94,7 +96,7 @@ class InferenceResult:
 
     @classmethod
     def text(cls, text: str) -> "InferenceResult":
-        """Return an answer with text only."""
+        """Return an answer that consists of text only."""
         return cls(content=(ContentBlock(text=text),))
 
 
@@ -153,9 +155,9 @@ class Model(Protocol):
         ...
 
     def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
-        """Yield the answer piece by piece; the last piece is `InferenceStop`.
+        """Yield the answer in pieces; the last piece is `InferenceStop`.
 
         Raises:
-            InferenceError: The call failed; the error class shows whether a retry can help.
+            InferenceError: The call failed; the class of the error shows whether a retry can help.
         """
         ...

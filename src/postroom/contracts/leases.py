@@ -1,11 +1,11 @@
-"""Leases for work that only one of the servers on a database may do at a time.
+"""Leases for work that only one of several servers on a database may do at a time.
 
     free ─▶ held ─▶ renewed ─▶ renewed ─▶ …
               │         └ not renewed: its work stops before the lease ends, then another server takes it
               └ released: another server takes it at once
 
-A lease's `fence` grows each time another server takes it. Each of the holder's transactions checks the lease
-and its fence, so that a server that stalled or was disconnected cannot write after another server has taken
+Each time another server takes a lease, its `fence` grows. Every transaction of the holder checks the lease
+and the fence. Therefore a server that stalled or was disconnected cannot write after another server has taken
 over.
 """
 
@@ -16,41 +16,40 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 LEASES: Final = "leases"
-"""The topic of notifications that a lease is free, and the name of the lock for taking or releasing a lease.
-"""
+"""The topic of notifications about free leases, and the name of the lock for taking or releasing a lease."""
 SERVER: Final = "server "
-"""The prefix of the name of the lease that shows that a server is running; the server's name follows."""
+"""The prefix of the names of leases which show that a server is running; the server's name follows."""
 IsGone = Callable[[Mapping[str, Json]], bool]
-"""A function that returns whether a server has certainly exited, judged from its stored description; it may
+"""A function that decides from a server's stored description whether the server has certainly exited; it may
 block.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A stored lease. The row remains after a release, so that the fence never decreases."""
+    """A stored lease; the row remains after a release, so that the fence never decreases."""
 
     name: str
     holder: str
-    """The server that holds the lease or was the last to hold it."""
+    """The current holder of the lease or, if the lease is free, its last holder."""
     about: Mapping[str, Json]
-    """The holder's description of itself."""
+    """How the holder describes itself."""
     fence: int
     since: int
-    """The time when the holder took it."""
+    """When the holder took the lease."""
     until: int
-    """The time when it ends unless it is renewed."""
+    """When the lease ends unless it is renewed."""
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
-    """Return False: nothing is known about other servers, so callers wait until leases expire."""
+    """Return False; used if nothing is known about other servers, so callers wait until leases expire."""
     return False
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
-    """Return the leases of running servers; with `place`, only of servers at that place.
+    """Return the leases of running servers or, if `place` is given, of the servers at that place.
 
-    A server is at each place that it lists in `places`, and at each place whose lease it holds.
+    A server is at each place in its list `places`, and at each place whose lease it holds.
     """
     held = [lease for lease in leases if lease.until > now]
     holders = {
@@ -62,6 +61,6 @@ def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
 
 
 def named_places(about: Mapping[str, Json]) -> list[str]:
-    """Return the places that a server lists in its description: its host name and its labels."""
+    """Return the places that a server's description lists: its host name and its labels."""
     named = about.get("places")
     return [str(item) for item in named] if isinstance(named, list) else []

@@ -1,7 +1,7 @@
-"""Limits of concurrent runs and of starts in a period, for all workers of one database, and budgets of runs.
+"""Limits on concurrent runs and on starts in a period, for all workers of a database, and budgets for runs.
 
-The spending of a budget is counted in the store of runs, at the start and end of each run. A budget may have
-a time window. Spending counts until the window ends; the next window starts at zero.
+The store of runs counts the spending of a budget at the start and the end of each run. A budget may have a
+time window. Spending counts until the window ends, and the next window starts at zero.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,12 @@ from postroom.contracts.records import Record
 
 E = TypeVar("E", bound=StrEnum)
 LIMITS: Final = "limits"
-"""The lock for each change that counts runs before it claims one, so that two changes cannot take the same
-slot.
+"""The lock for changes that count runs before they claim one, so that two changes cannot take the same slot.
 """
 
 
 def chosen(kind: type[E], given: str, what: str) -> E:
-    """Return the member of an enum by its name.
+    """Return the member of an enum with this name.
 
     Raises:
         ConfigError: The enum has no such member.
@@ -38,10 +37,10 @@ def chosen(kind: type[E], given: str, what: str) -> E:
 
 
 def refuse_no_number(what: str, given: object, *, least: int) -> None:
-    """Raise unless the value is an integer of at least `least`.
+    """Raise an error unless the value is an integer of at least `least`.
 
     Raises:
-        ConfigError: The value is not such an integer.
+        ConfigError: The value is not an integer, or is too small.
     """
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ConfigError(f"{what} must be an integer of at least {least}", value=repr(given)[:80])
@@ -61,13 +60,13 @@ class Limit:
 
     All workers of a database must be configured with the same limits.
 
-    `at_once` counts claimed runs. `starts` counts executions, retries included: at most that many start in
-    any span of `period`. A limit for each tenant ignores runs without a tenant, and a limit for each key
-    ignores runs without a key. A run that a caller waits for (`submit`) is counted, but it starts even if a
+    `at_once` counts claimed runs. `starts` counts executions, including retries: at most this number may
+    start within any `period`. A limit for each tenant ignores runs without a tenant, and a limit for each key
+    ignores runs without a key. A run whose caller waits for it (`submit`) is counted, but it starts even if a
     limit is reached.
 
     Raises:
-        ConfigError: The limit is empty, a number is less than 1, or `starts` comes without `period`.
+        ConfigError: The limit is empty, a number is less than 1, or `starts` is given without `period`.
     """
 
     per: LimitScope
@@ -76,7 +75,7 @@ class Limit:
     period: Duration | None = None
 
     def __post_init__(self) -> None:
-        """Raise if the limit is empty; convert the name of a scope to the scope."""
+        """Raise an error if the limit is empty; convert the name of a scope to a scope."""
         object.__setattr__(self, "per", chosen(LimitScope, self.per, "`per` of a limit"))
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
@@ -97,14 +96,14 @@ class Limit:
             raise ConfigError(problem, value=str(self))
 
     def scope(self, tenant: str, key: str) -> str | None:
-        """Return the scope in which this limit counts a run; None if the limit does not apply to it."""
+        """Return the scope in which this limit counts a run; None if the limit does not apply."""
         name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
         return f"{self.per}:{name}" if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A limit or budget that keeps a run from starting, with its scope and, if known, the time of its end."""
+    """A limit or budget that prevents a run from starting, with its scope and, if known, its end."""
 
     scope: str
     text: str
@@ -112,7 +111,7 @@ class Held:
 
 
 BUDGET_TOOL: Final = "budget"
-"""The tool name in a question that asks whether runs may continue although their budget is used up."""
+"""The tool name in a question whether runs may continue after their budget is used up."""
 _HOUR: Final = timedelta(hours=1)
 _MAX_MONTH: Final = timedelta(days=31)
 _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
@@ -130,7 +129,7 @@ class BudgetScope(StrEnum):
 
 
 class BudgetWindow(StrEnum):
-    """The length of a budget's window, aligned with the calendar in the budget's time zone."""
+    """The length of a budget's time window, which begins with an hour, day or month."""
 
     HOUR = "hour"
     DAY = "day"
@@ -138,9 +137,9 @@ class BudgetWindow(StrEnum):
 
 
 class Spending(Record, frozen=True, kw_only=True):
-    """The spending of a scope, with `cost_micros` in millionths of a US dollar.
+    """The amounts that a scope has spent; `cost_micros` is in millionths of a US dollar.
 
-    Extensions are stored as negative amounts.
+    An extension is stored as a negative amount.
     """
 
     scope: str
@@ -149,12 +148,11 @@ class Spending(Record, frozen=True, kw_only=True):
     tokens: int = 0
     cost_micros: int = 0
     until: int | None = None
-    """The end of the scope's window; None if it has no window."""
+    """When the scope's window ends; None if it has no window."""
     asked_by: str = ""
-    """The run that asks a person for the same amount again, on behalf of the scope. Set only in stored rows.
-    """
+    """The run that asks a person to extend the budget, on behalf of the scope. Set only in stored rows."""
     is_refused: bool = False
-    """Whether a person has refused a further amount. Set only in stored rows."""
+    """Whether a person has refused to extend the budget. Set only in stored rows."""
 
     def plus(self, more: "Spending") -> "Spending":
         """Return the sum of this spending and `more`."""
@@ -174,11 +172,11 @@ class Spending(Record, frozen=True, kw_only=True):
 class Budget:
     """Limits for the runs of each thread, tenant, key or agent, or of all runs together; None means no limit.
 
-    A budget is checked when a run is about to start; it never stops an active run. The number of runs is
-    counted when a run starts. Time, tokens and cost are counted when it ends, in the window of that time.
-    `zone` names the time zone in which hours, days and months begin. A budget for each tenant ignores runs
-    without a tenant, and a budget for each key ignores runs without a key. Every worker of a database must
-    have the same budgets.
+    A budget is checked when a run is about to start; it never stops an active run. A run is counted when it
+    starts. Time, tokens and cost are counted when the run ends, in the window of that time. `zone` is the
+    time zone in which hours, days and months begin. A budget for each tenant ignores runs without a tenant,
+    and a budget for each key ignores runs without a key. Every worker of a database must have the same
+    budgets.
 
     Raises:
         ConfigError: The budget limits nothing, a limit is negative, or the zone is unknown.
@@ -193,7 +191,7 @@ class Budget:
     cost_micros: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise if the budget has no limits; convert the names of a scope and a window."""
+        """Raise an error if the budget has no limits; convert the names of a scope and a window."""
         object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
         if self.window is not None:
             object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
@@ -215,12 +213,12 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that are set, keyed by measure."""
+        """The limits that are set, each under the name of its measure."""
         by_name = {name: getattr(self, name) for name in _MEASURES}
         return {name: limit for name, limit in by_name.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
-        """Return an empty spending for the scope to which a run with these ids belongs now.
+        """Return an empty spending for the scope that counts a run with these ids.
 
         Return None if the budget does not apply to the run.
         """
@@ -233,19 +231,19 @@ class Budget:
         return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
 
     def spent_up(self, spent: Spending) -> str | None:
-        """Return the measure that is used up (`runs`, `wall_ms`, `tokens` or `cost_micros`), or None."""
+        """Return the measure that is used up (`runs`, `wall_ms`, `tokens` or `cost_micros`), if any."""
         reached = (name for name, limit in self.limits.items() if getattr(spent, name) >= limit)
         return next(reached, None)
 
 
 def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
-    """Return the name of the window that contains a time, and the time at which the window ends."""
+    """Return the name of the window that contains a time, and the end of the window."""
     return _window(window, zone, now // 60_000)
 
 
 @lru_cache(maxsize=64)
 def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
-    """Return the name and end of the window for a minute since the epoch.
+    """Return the name and the end of the window that contains a minute since the epoch.
 
     Windows start and end on minutes.
     """
@@ -266,7 +264,7 @@ def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield each measure that two of these budgets limit for the same runs in the same period."""
+    """Yield each measure that two of the budgets limit for the same runs in the same period."""
     seen = set[tuple[str, ...]]()
     for budget in budgets:
         for name in budget.limits:
@@ -282,7 +280,7 @@ def _midnight(day: date, zone: str) -> datetime:
 
 @cache
 def _zone(name: str) -> tzinfo:
-    """Return a time zone from a cache, because reading one blocks."""
+    """Return a time zone; cached, because reading one blocks."""
     return UTC if name == "UTC" else ZoneInfo(name)
 
 

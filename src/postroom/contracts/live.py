@@ -1,7 +1,7 @@
-"""Live control: commands to a run on any server, each with a receipt that states whether it was accepted.
+"""Sends commands to active runs on any server; each receipt states whether a command was accepted.
 
-An unacknowledged command counts as undelivered, and the sender then stores it. Therefore a command
-may arrive twice but is never lost.
+If a command is not acknowledged, the sender stores it. Therefore a command may arrive twice, but is never
+lost.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -24,33 +24,33 @@ class LiveCommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunCommand:
-    """New messages, a notice that messages are waiting, a request to stop, or decisions on tool calls."""
+    """A command to an active run: messages, a notice of waiting messages, a stop, or decisions."""
 
     kind: LiveCommandKind
     messages: tuple[Message, ...] = ()
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
     gives_way: bool = False
-    """Whether a `cancel` only makes room for a submission that replaces the run.
+    """Whether a `cancel` only interrupts the run in favour of a submission that replaces it.
 
-    The run stops and returns to the queue; the commit of the submission then ends it as cancelled.
+    The run then stops and returns to the queue, and the commit of the submission ends it as cancelled.
     """
 
     @property
     def cancels(self) -> bool:
-        """Whether the command ends the run as cancelled."""
+        """Whether the command causes the run to end as cancelled."""
         return self.kind is LiveCommandKind.CANCEL and not self.gives_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunTarget:
-    """The active run of a command or a listener; a field that is None matches every value."""
+    """The active run that a command is for, or that a listener serves; None in a field matches all."""
 
     thread_id: str
     run_id: str | None = None
     dispatch_id: str | None = None
 
     def matches(self, listener: "LiveRunTarget") -> bool:
-        """Return whether that listener receives commands that are sent to this target."""
+        """Return whether a listener receives commands to this target."""
         pairs = ((self.run_id, listener.run_id), (self.dispatch_id, listener.dispatch_id))
         agree = all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
         return self.thread_id == listener.thread_id and agree
@@ -65,7 +65,7 @@ class LiveDeliveryOutcome(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class LiveReceipt:
-    """A receipt for a command, which is settled exactly once: as accepted or as dropped."""
+    """The receipt of a command, which is settled once: as accepted or as dropped."""
 
     settle: Callable[[bool], None]
     settled: bool = field(default=False, init=False)
@@ -86,7 +86,7 @@ class LiveReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCommandEntry:
-    """A command with its receipt. If the `with` block ends without `ack`, the receipt is dropped."""
+    """A command with its receipt, which is dropped if the `with` block ends without `ack`."""
 
     command: LiveRunCommand
     receipt: LiveReceipt
@@ -101,14 +101,14 @@ class LiveCommandEntry:
 
 
 class LiveSubscription(Protocol):
-    """Yields the commands for one target, in order, until it is closed."""
+    """Yields the commands for one target in order, until it is closed."""
 
     def __aiter__(self) -> AsyncIterator[LiveCommandEntry]:
         """Iterate over commands as they arrive."""
         ...
 
     def close(self) -> None:
-        """End the subscription and drop unhandled commands; repeated calls have no effect."""
+        """End the subscription and drop unhandled commands; a repeated call has no effect."""
         ...
 
 
@@ -116,7 +116,7 @@ class LiveChannels(Protocol):
     """Delivers commands to active runs, within one process or between processes."""
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; it is delivered if one accepts it."""
+        """Pass a command to all listeners of its target; one of them must accept it."""
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:

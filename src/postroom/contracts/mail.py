@@ -1,19 +1,19 @@
-"""The records of agent mail, both stored records and the results of services.
+"""Records of agent mail: the records that are stored, and the results that services return.
 
-Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which changes of a
-record are allowed, and constraints of the tables enforce the invariants.
+Records are frozen, and times are in milliseconds since the epoch. The `mail` package decides which changes of
+a record are allowed, and table constraints enforce the invariants.
 
-The timeline of a project contains the events of a time span, which includes its start and excludes its end.
-The log of a project contains its events in order, numbered from 1 without gaps. The store writes an entry in
-the transaction of the change that it reports, so neither exists without the other. An entry refers to records
-by their ids. It contains no subject, text, reason or question, so that the log keeps no content of recalled
-messages.
+The timeline of a project contains the events of a time span that includes its start and excludes its end. The
+log of a project contains its events in order, numbered from 1 without gaps. The store writes an entry in the
+transaction of the change that the entry reports, so neither exists without the other. An entry refers to
+records only by their ids. It contains no subject, text, reason or question, so the log cannot reveal the
+content of recalled messages.
 
-An event that concerns agents of two projects is written to both logs.
+An event that concerns agents of two projects is written to the logs of both.
 
-A retention rule applies to all messages, or to the messages of a project, a topic, or both. It keeps the
-messages for a number of days, or puts them on hold. Held messages are never deleted. `mail.retention` decides
-which messages are deleted.
+A retention rule applies to all messages, or to the messages of a project, a topic, or both. The rule keeps
+messages for a number of days, or puts them on hold. Messages on hold are never deleted. `mail.retention`
+decides which messages are deleted.
 """
 
 import hashlib
@@ -30,20 +30,20 @@ URGENT: tuple[Importance, ...] = ("high", "urgent")
 
 
 class Project(Record, frozen=True, kw_only=True):
-    """A shared workspace, named by its absolute path and its slug."""
+    """A shared workspace, identified by its absolute path and its slug."""
 
     id: int
     slug: str
     human_key: str
     created_at: int
     spelling: str
-    """The normalized path, which is the same for the WSL, UNC and Windows (`C:`) spellings of one folder."""
+    """The normalized path, which is equal for the WSL, UNC and Windows (`C:`) spellings of one folder."""
     git_identity: str = ""
     owner: str = ""
 
 
 class Agent(Record, frozen=True, kw_only=True):
-    """A named identity in a project."""
+    """A named member of a project that sends and receives mail."""
 
     id: int
     project_id: int
@@ -57,15 +57,15 @@ class Agent(Record, frozen=True, kw_only=True):
     retired_at: int | None = None
     token_hash: str | None = None
     inbox_seq: int = 0
-    """The newest sequence number in this agent's inbox; 0 while the inbox is empty."""
+    """The newest sequence number in this agent's inbox; 0 if the inbox is empty."""
     inbox_floor: int = 0
-    """The highest sequence number up to which inbox entries were purged."""
+    """The highest sequence number of the inbox entries that were deleted."""
     runs_at_once: int = 1
     """Maximum number of runs that the agent executes at once, each on a different mail thread."""
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """A message. It never changes after it was sent, but can be recalled until a recipient has read it."""
+    """A message, which never changes after it is sent, but can be recalled until a recipient reads it."""
 
     id: int
     project_id: int
@@ -82,8 +82,7 @@ class Message(Record, frozen=True, kw_only=True):
     reply_to: int | None = None
     recalled_at: int | None = None
     check_value: int | None = None
-    """The check value of subject, text and topic when the message was written; None if it has no check value.
-    """
+    """The check value of subject, text and topic at the time of writing; None if none was stored."""
 
 
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
@@ -92,22 +91,22 @@ def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
 
 
 def is_content_of(sha256: str, content: bytes) -> bool:
-    """Return whether these bytes have this SHA-256. The result is False if a file has changed on the disk."""
+    """Return whether bytes have this SHA-256; False means that a file on the disk has changed."""
     return hashlib.sha256(content).hexdigest() == sha256
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether a message's texts have changed since they were written; False without a check value."""
+    """Return whether a message's texts have changed since they were written; False if that is unknown."""
     return (
         message.check_value is not None
-        # an earlier release that recalls a message does not change its check value
+        # An earlier release that recalls a message does not update its check value.
         and message.recalled_at is None
         and message.check_value != check_value(message.id, message.subject, message.body_md, message.topic)
     )
 
 
 class Recipient(Record, frozen=True, kw_only=True):
-    """One recipient of one message, with its delivery state."""
+    """One recipient of a message, with the state of the delivery."""
 
     message_id: int
     agent_id: int
@@ -115,27 +114,27 @@ class Recipient(Record, frozen=True, kw_only=True):
     project_slug: str
     kind: RecipientKind
     seq: int = 0
-    """The message's number in the recipient's inbox; 0 in the result that the sender gets."""
+    """The number of the message in the recipient's inbox; 0 in the result for the sender."""
     read_at: int | None = None
     acked_at: int | None = None
     announced_at: int | None = None
     announced_by: str | None = None
-    """The component that announced the message to the recipient: hook, watch or runner."""
+    """The component that notified the recipient of the message: hook, watch or runner."""
 
 
 class AddressedAgent(Record, frozen=True, kw_only=True):
-    """An agent with its project and its runner."""
+    """The addressed agent, with its project and its runner."""
 
     project: Project
     agent: Agent
     runner: str | None
     """The runner as JSON; None if postroom does not run the agent."""
     has_notes: bool = False
-    """Whether the project has notes, active or not."""
+    """Whether the project has any notes, active or not."""
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A delivery of a message to one agent, and the run that received it."""
+    """The delivery of a message to an agent, and the run that received it."""
 
     message_id: int
     project_id: int
@@ -144,13 +143,13 @@ class Received(Record, frozen=True, kw_only=True):
     read_at: int | None
     recalled_at: int | None
     run_id: str | None
-    """The newest run of the agent that received the message; None if no run did."""
+    """The agent's newest run that received the message; None if no run received it."""
     delivered_at: int | None
-    """The time at which that run received the message."""
+    """When the run received the message."""
     ended_at: int | None
-    """The time at which that run ended; None if it has not ended."""
+    """When the run ended; None if it has not ended."""
     answer_of: str | None
-    """The run that produced the message as its answer; None if an agent or a person wrote it."""
+    """The run whose answer is this message; None if an agent or a person wrote the message."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
@@ -164,7 +163,7 @@ class InboxEntry(Record, frozen=True, kw_only=True):
 
 
 class Attachment(Record, frozen=True, kw_only=True):
-    """A file that came with a message; its bytes are stored once under their SHA-256."""
+    """A file that was sent with a message; files with the same SHA-256 share one stored copy."""
 
     sha256: str
     name: str
@@ -174,9 +173,9 @@ class Attachment(Record, frozen=True, kw_only=True):
 
 
 class Reservation(Record, frozen=True, kw_only=True):
-    """A reservation of a path or glob in a project.
+    """A reservation of a path or a glob pattern in a project.
 
-    It is active until `expires_at` or `released_at`, whichever comes first.
+    The reservation is active until `expires_at` or `released_at`, whichever comes first.
     """
 
     id: int
@@ -190,20 +189,19 @@ class Reservation(Record, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     ttl: int
-    """The time, in milliseconds, by which a renewal or the holder's activity extends the reservation."""
+    """How long a renewal or the holder's activity extends the reservation, in milliseconds."""
     released_at: int | None = None
     released_by: str = ""
     release_reason: str = ""
 
 
 LivePattern = tuple[int, str]
-"""The id and pattern of an active reservation; a tuple, because a single conflict check reads thousands of
-them.
+"""The id and pattern of an active reservation; a tuple, because one conflict check reads thousands of them.
 """
 
 
 class ContactLink(Record, frozen=True, kw_only=True):
-    """A contact of one agent with another, either requested or granted."""
+    """A contact between two agents, which was requested or has been decided on."""
 
     from_id: int
     to_id: int
@@ -214,19 +212,19 @@ class ContactLink(Record, frozen=True, kw_only=True):
 
 
 class Reach(Record, frozen=True, kw_only=True):
-    """The facts that decide whether and how a message reaches an agent."""
+    """Facts that decide whether and how a message reaches an agent."""
 
     agent_id: int
     granted: ContactStatus | None
-    """The agent's decision on a contact request from the sender."""
+    """How the agent decided on a contact request from the sender."""
     is_woken: bool
-    """Whether the server can wake the agent, by a runner or through a chat."""
+    """Whether the server can start a run of the agent, through a runner or a chat."""
     has_session: bool
     """Whether a client session acts as the agent."""
 
 
 class ThreadHead(Record, frozen=True, kw_only=True):
-    """A thread with the facts that a list shows."""
+    """A thread, with the facts that a list of threads shows."""
 
     thread_id: str
     subject: str
@@ -238,42 +236,44 @@ class ThreadHead(Record, frozen=True, kw_only=True):
 
 
 class ProjectTally(Record, frozen=True, kw_only=True):
-    """The counts that a list shows for a project; each count stops at a given maximum."""
+    """The counts that a list of projects shows; each counter stops at a maximum."""
 
     project_id: int
     agents: int
-    """Number of agents that are not retired."""
+    """Number of agents in the project that are not retired."""
     threads: int
     last_at: int | None
-    """The time of its last message."""
+    """The time of the project's last message."""
 
 
 class ThreadParticipant(Record, frozen=True, kw_only=True):
-    """A participant of a thread, who sent or received some of its messages."""
+    """A participant of a thread, who sent or received at least one of its messages."""
 
     agent_id: int
     name: str
     project_slug: str
-    """Empty if the sender is unknown."""
+    """The slug of the participant's project; empty if the sender is unknown."""
     wrote: int
     unread: int
 
 
 class ThreadFilter(Record, frozen=True, kw_only=True):
-    """A filter for threads: one message must meet all conditions. Recalled messages are ignored."""
+    """A filter for threads: one message, which was not recalled, must meet all conditions."""
 
     seen: ThreadsSeen = "any"
-    """Matches messages that the given readers, or any reader, have not read or not acknowledged."""
+    """Matches messages that the given readers, or any reader, have not yet read or acknowledged."""
     importance: tuple[Importance, ...] = ()
     agent_id: int = 0
-    """The sender or a visible recipient; 0 matches any agent. `person_id` works in the same way."""
+    """The sender or a visible recipient of the message; 0 matches any agent. `person_id` works in the same
+    way.
+    """
     person_id: int = 0
     people_id: int = 0
-    """The project that contains people. Its messages to another project count for that project, too."""
+    """The project that contains people; messages from people to another project count for that project."""
 
 
 class SearchHit(Record, frozen=True, kw_only=True):
-    """A message that a search found, with the matching excerpt."""
+    """A message that a search found, with an excerpt that matches."""
 
     message: Message
     snippet: str
@@ -289,7 +289,7 @@ class StoredAnswer(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word, or a prefix if `prefix` is set; `field` restricts the search to one column."""
+    """A word, or the start of a word if `prefix` is set; `field` restricts the search to one column."""
 
     text: str
     prefix: bool = False
@@ -298,7 +298,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Adjacent words in this order."""
+    """Adjacent words in a fixed order."""
 
     words: tuple[str, ...]
     field: str | None = None
@@ -306,7 +306,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Matches what `left` matches and `right` does not match."""
+    """Matches everything that `left` matches and `right` does not match."""
 
     left: "Query"
     right: "Query"
@@ -314,14 +314,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Matches what all parts match."""
+    """Matches everything that all parts match."""
 
     parts: tuple["Query", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Matches what at least one of the parts matches."""
+    """Matches everything that at least one part matches."""
 
     parts: tuple["Query", ...]
 
@@ -329,45 +329,47 @@ class AnyOf:
 Query = Term | Phrase | Not | All | AnyOf
 
 BEST_AMONG = 1_000
-"""The number of newest matches that a search by rank considers. To rank all matches of a word that occurs in
-most messages would take a hundred times as long, without better results.
+"""A search by rank considers only the newest matches, up to this number. Ranking all matches of a word that
+occurs in most messages would take a hundred times as long, without better results.
 """
 
 SEARCH_FIELDS = ("subject", "body", "sender", "topic")
 
 
 class ProjectSize(Record, frozen=True, kw_only=True):
-    """The size of a project."""
+    """The size of a project: how many records it has."""
 
     agents: int
     messages: int
     reservations: int
     tokens: int
-    """Number of named tokens bound to it, whether valid or not."""
+    """Number of named tokens that are bound to the project, including invalid ones."""
 
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""The outcome of an attempt; "" while it is active. `cut_off` means that its server or its lease ended."""
+"""The outcome of an attempt; "" while it is active. `cut_off` means that its server stopped or its lease
+ended.
+"""
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One execution of an agent's run; if the outcome is `cut_off`, it was an interruption."""
+    """One execution of an agent's run; the outcome `cut_off` marks an interruption."""
 
     id: int
     run_id: str
     agent_id: int
     queued_at: int
-    """The time at which the attempt was queued."""
+    """When the attempt was queued."""
     began_at: int
     ended_at: int | None = None
     outcome: Outcome = ""
     waited_until: int | None = None
-    """The time at which the run, which waited for a person, was resumed, or its questions were withdrawn."""
+    """When a run that waited for a person was resumed, or its questions were withdrawn."""
     error: str = ""
 
 
 class EndedAttempt(NamedTuple):
-    """An attempt that has ended, with its agent."""
+    """An attempt that has ended, and its agent."""
 
     run_id: str
     project_id: int
@@ -377,7 +379,7 @@ class EndedAttempt(NamedTuple):
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):
-    """Successful attempts of one agent that started close together; a single attempt also forms a group."""
+    """Successful attempts of one agent that started close together; a single attempt is a group, too."""
 
     agent_id: int
     count: int
@@ -386,7 +388,7 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
     run_id: str
     """The run of one of the attempts."""
     queued_at: int
-    """The time at which the first attempt was queued."""
+    """When the first attempt was queued."""
     began_at: int
     ended_at: int
     is_cancelled: bool
@@ -394,7 +396,7 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
 
 
 class Written(Record, frozen=True, kw_only=True):
-    """A message that was sent, without its text."""
+    """A sent message without its text."""
 
     id: int
     project_id: int
@@ -476,9 +478,9 @@ OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
 }
 
 HIDDEN: Final = "hidden"
-"""The detail about a blind copy; only readers who may know of the copy can see it."""
+"""The detail of an event about a blind copy; the event is shown only to readers who may know of the copy."""
 OTHER: Final = "other_id"
-"""The detail that holds the second agent of a contact."""
+"""The detail that contains the second agent of a contact."""
 
 Detail = Mapping[str, str | int | bool]
 
@@ -489,7 +491,7 @@ class Happening(Record, frozen=True, kw_only=True):
     kind: EventKind
     at: int
     agent_id: int | None = None
-    """The agent that acted or, for a delivery, the owner of the inbox."""
+    """The agent that acted; for a delivery, the agent that owns the inbox."""
     message_id: int | None = None
     reservation_id: int | None = None
     run_id: str | None = None
@@ -497,7 +499,7 @@ class Happening(Record, frozen=True, kw_only=True):
 
 
 class ProjectEvent(Record, frozen=True, kw_only=True):
-    """An entry of a project's log."""
+    """An entry in a project's log."""
 
     project_id: int
     seq: int
@@ -506,9 +508,9 @@ class ProjectEvent(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """The range of a log: the entries after `oldest`, up to and including `newest`.
+    """The range of a log: all entries after `oldest`, up to and including `newest`.
 
-    Both are 0 in an empty log.
+    In an empty log, both are 0.
     """
 
     oldest: int
@@ -517,34 +519,34 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """The retention period of messages. None for `project`, `topic` or `thread` matches any value."""
+    """How long messages are kept. None for `project`, `topic` or `thread` matches any value."""
 
     project: str | None = None
-    """A path, alias or slug."""
+    """The path, alias or slug of the project."""
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """The time for which the messages are kept; None puts them on hold."""
+    """How long the messages are kept; None puts them on hold."""
     unread_stays: bool = True
-    """Whether unread messages, and messages that lack a requested acknowledgement, are never deleted."""
+    """Whether messages are never deleted while they are unread or lack a requested acknowledgement."""
 
     @property
     def holds(self) -> bool:
-        """Whether the rule puts its messages on hold, so that they are never deleted."""
+        """Whether the rule puts messages on hold, so that they are never deleted."""
         return self.keep is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgedMessage:
-    """A message with the facts that determine whether it may be deleted."""
+    """A message, with the facts that decide whether it may be deleted."""
 
     id: int
     thread_id: str
     topic: str
     created_at: int
     is_awaited: bool
-    """Whether a recipient that is not retired has not read the message, or has not given a requested
-    acknowledgement.
+    """Whether a recipient has not read the message, or has not sent a requested acknowledgement; retired
+    agents do not count.
     """
     is_at_work: bool
     """Whether a run has received the message or will receive it."""
@@ -552,13 +554,13 @@ class AgedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldMessages:
-    """A filter for messages that may be deleted, so that the store need not return all other messages."""
+    """A filter for messages that may be deleted; the store returns no other messages."""
 
     before: int
-    """Only messages that are older than this time match."""
+    """Only messages from before this time match."""
     threads: Sequence[str] = ()
     topics: Sequence[str] = ()
     is_any: bool = False
     """Whether messages of all threads and topics match."""
     with_awaited: bool = False
-    """Whether messages that a recipient has not read or acknowledged yet match, too."""
+    """Whether messages match that a recipient has not yet read or acknowledged."""

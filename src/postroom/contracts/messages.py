@@ -1,9 +1,9 @@
-"""Messages of a thread: content, committed messages, and pending messages.
+"""Messages of a thread: their content, committed messages, and pending messages.
 
     accepted ──▶ pending (may be edited, retracted, reordered) ──▶ committed (append-only, `seq` without gaps)
 
-The delivery mode of a pending message determines the boundary at which it is read, the run that reads it, and
-whether it is read alone or together with other messages.
+The delivery mode of a pending message decides at which boundary it is read, by which run, and whether
+together with other messages.
 """
 
 import re
@@ -20,7 +20,7 @@ Json = Any
 
 
 TASKS_UPDATED = "<background-tasks-updated />"
-"""The message that tells a run to check its background tasks, because they ended or were lost with their
+"""The message that tells a run to check its background tasks, which have ended or were lost with their
 process.
 """
 
@@ -30,16 +30,16 @@ id_of = attrgetter("id")
 
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""Characters that a name must not contain, because a terminal or a log line cannot display them."""
+"""Matches characters that a name must not contain, because terminals and log lines cannot display them."""
 
 
 def storable(text: str) -> str:
-    """Return text that every store accepts; a lone surrogate, as in malformed file names, becomes `?`."""
+    """Return text that every store accepts: a lone surrogate, as in malformed file names, becomes `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class Role(StrEnum):
-    """The speaker of a message."""
+    """Who wrote a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -48,14 +48,14 @@ class Role(StrEnum):
 
 
 class Visibility(StrEnum):
-    """The audience of a message: everybody, or the model alone."""
+    """Who sees a message: everybody, or only the model."""
 
     ALL = "all"
     INTERNAL = "internal"
 
 
 class ContentBlock(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a message: text, image, document, audio, video, tool_use, tool_result or thinking."""
+    """A part of a message: text, image, document, audio, video, tool_use, tool_result or thinking."""
 
     type: str = "text"
     text: str = ""
@@ -63,7 +63,7 @@ class ContentBlock(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolCall(Record, frozen=True, kw_only=True):
-    """A tool call that the model requests."""
+    """A call of a tool that the model requests."""
 
     id: str
     name: str
@@ -73,7 +73,7 @@ class ToolCall(Record, frozen=True, kw_only=True):
 class MessageMetadata(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The origin of a message.
 
-    `compacts` is the range of `seq` that the message summarizes. `is_stopped` says whether the message is an
+    `compacts` is the range of `seq` that the message summarizes. `is_stopped` means that the message is an
     answer that was stopped before it was complete.
     """
 
@@ -85,15 +85,15 @@ class MessageMetadata(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 STOPPED_MARK = "[This answer was stopped before its end.]"
-"""The line that is added to a stopped answer when a model reads it; people do not see this line."""
+"""The line that is appended to a stopped answer for the model; people do not see this line."""
 
 
 COMPACT = "compact"
-"""The command that asks the runtime to summarize the conversation."""
+"""The command in a message that asks the runtime to summarize the conversation."""
 
 
 class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry of a conversation. A message without an id has not been accepted yet."""
+    """One message of a conversation; a message without an id has not been accepted yet."""
 
     role: Role
     content: tuple[ContentBlock, ...] = ()
@@ -105,42 +105,42 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def user(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return a message from a person."""
+        """Return a message that a person wrote."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id)
 
     @classmethod
     def internal(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return a message from postroom to the model, which people do not see."""
+        """Return a message from postroom to the model; people do not see the message."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id, visibility=Visibility.INTERNAL)
 
     @classmethod
     def assistant(cls, text: str, *, id: str | None = None, tool_calls: Sequence[ToolCall] = ()) -> "Message":
-        """Return a message from the model, with its tool calls."""
+        """Return a message that the model wrote, with its tool calls."""
         content = (ContentBlock(text=text),) if text else ()
         return cls(role=Role.ASSISTANT, content=content, id=id, tool_calls=tuple(tool_calls))
 
     @classmethod
     def tool(cls, tool_call_id: str, text: str, *, id: str | None = None) -> "Message":
-        """Return the result of a tool call."""
+        """Return a message with the result of a tool call."""
         return cls(role=Role.TOOL, content=(ContentBlock(text=text),), id=id, tool_call_id=tool_call_id)
 
     @property
     def asks_to_compact(self) -> bool:
-        """Whether it asks the runtime to summarize the conversation. The model never reads it."""
+        """Whether the message asks the runtime to summarize the conversation; the model never reads it."""
         return any(block.data.get("command") == COMPACT for block in self.content)
 
     def text(self) -> str:
-        """Return the text blocks, joined."""
+        """Return the text blocks of the message, joined."""
         return "".join(block.text for block in self.content if block.type == "text")
 
     def for_model(self) -> "Message":
-        """Return the message as a model reads it; a stopped answer ends with a line that states this."""
+        """Return the message as the model sees it; a stopped answer gets a line that says so."""
         if self.metadata is None or not self.metadata.is_stopped:
             return self
         return replace(self, content=(*self.content, ContentBlock(text=f"\n\n{STOPPED_MARK}")))
 
     def with_id(self, message_id: str) -> "Message":
-        """Return the same message with an id."""
+        """Return a copy of the message with an id."""
         return replace(self, id=message_id)
 
 
@@ -159,14 +159,14 @@ class MessageRecord(Record, frozen=True, kw_only=True):
 
 
 class SeqRange(Record, frozen=True, kw_only=True):
-    """The committed messages from `from_seq` to `to_seq`, both inclusive, numbered from 1."""
+    """The committed messages from `from_seq` to `to_seq`, including both; numbers start at 1."""
 
     from_seq: int
     to_seq: int
 
 
 class Boundary(StrEnum):
-    """The point in a run at which pending messages are read."""
+    """A point in a run at which pending messages are read."""
 
     INTERRUPT = "interrupt"
     NEXT_STEP = "next_step"
@@ -181,7 +181,7 @@ PRECEDENCE = {
     Boundary.ON_NATURAL_END: 2,
     Boundary.NEW_RUN: 4,
 }
-"""Order of boundaries: each also reads the messages of earlier ones, but `resume_input` only its own."""
+"""The order of the boundaries: each one also reads messages for earlier ones, except `resume_input`."""
 
 
 class Granularity(StrEnum):
@@ -192,12 +192,12 @@ class Granularity(StrEnum):
 
 
 class DeliveryMode(Record, frozen=True, kw_only=True):
-    """The rules that decide when a pending message is read, and which run reads it.
+    """The rules that decide when a pending message is read, and by which run.
 
-    A barrier holds back all later messages until it is read. A message with a `target_run_id` is read by that
-    run or, if `fallback_to_new_run` is set, by a new run. Messages of different groups are not read together.
-    A message with `starts_run` starts a run if its thread is idle. A message without `resumes` stays pending
-    while a run of the thread waits, unless `target_run_id` is that run.
+    All messages after a barrier wait until the barrier is read. A message with a `target_run_id` is read by
+    that run or, if `fallback_to_new_run` is set, by a new run. Messages of different groups are not read
+    together. A message with `starts_run` starts a run if its thread is idle. A message without `resumes`
+    stays pending while a run of the thread waits, unless `target_run_id` is that run.
     """
 
     boundary: Boundary = Boundary.NEW_RUN
@@ -212,12 +212,12 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     def may_resume(self, run_id: str, *, asks: bool) -> bool:
         """Return whether this message resumes a waiting run.
 
-        A run that waits for a person is resumed only by a message that names it as the target.
+        A run that waits for a person is resumed only by a message with this run as its target.
         """
         return (self.resumes and not asks) or self.target_run_id == run_id
 
     def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
-        """Return whether `run_id` reads this message at this boundary."""
+        """Return whether the run `run_id` reads this message at this boundary."""
         if self.target_run_id is not None and self.target_run_id != run_id:
             return boundary is Boundary.NEW_RUN and self.fallback_to_new_run
         if Boundary.RESUME_INPUT in (boundary, self.boundary):
@@ -226,7 +226,7 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
 
 
 class PendingMessage(Record, frozen=True, kw_only=True):
-    """A message that no run has read yet. Each edit increases `revision`, and `position` counts from 1."""
+    """A message that no run has read yet; `revision` counts its edits, and `position` starts at 1."""
 
     thread_id: str
     message: Message
@@ -243,12 +243,12 @@ class PendingMessage(Record, frozen=True, kw_only=True):
 
     @property
     def version(self) -> "PendingVersion":
-        """The version that the message must still have when a run reads it."""
+        """The version that the message must have when a run reads it."""
         return PendingVersion(pending_id=self.pending_id, revision=self.revision)
 
 
 class PendingVersion(Record, frozen=True, kw_only=True):
-    """The version of a pending message that a caller has seen."""
+    """The version of a pending message that a caller has read."""
 
     pending_id: str
     revision: int
@@ -259,9 +259,9 @@ def select_pending(
 ) -> tuple[PendingMessage, ...]:
     """Return the messages that a run reads at this boundary, in order.
 
-    A barrier stops the selection unless it is read at this boundary. An active run skips messages that are
-    meant for a new run. A message of another group, or one that must be read alone, ends the batch. With
-    `group`, messages of other groups are skipped.
+    A barrier ends the selection unless it is read at this boundary. An active run skips messages for a new
+    run. A message of another group, or a message that must be read alone, ends the batch. With `group`,
+    messages of other groups are skipped.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:
@@ -280,7 +280,7 @@ def select_pending(
 
 
 def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> PendingMessage | None:
-    """Return the barrier that prevents a new message from being read at this boundary, or None."""
+    """Return the barrier that keeps a new message from being read at this boundary, or None."""
     for entry in waiting:
         if entry.mode.barrier and not entry.mode.is_read_at(boundary, None):
             return entry
@@ -288,7 +288,7 @@ def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> Pe
 
 
 def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
-    """Raise if the messages cannot be appended to a thread; otherwise return their ids.
+    """Return the ids of messages to append to a thread; raise an error if they cannot be appended.
 
     Raises:
         InvalidRecord: An id is missing or repeated, or a tool message has no call id.

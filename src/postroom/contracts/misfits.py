@@ -1,4 +1,4 @@
-"""Error messages for values of a wrong type: "`to[2]` must be text, not a whole number"."""
+"""Describes values of a wrong type for error messages: "`to[2]` must be text, not a whole number"."""
 
 import re
 from typing import Final
@@ -22,13 +22,13 @@ _BOUNDS: Final = {"<=": "at most", ">=": "at least", "<": "less than", ">": "mor
 
 
 def place_of(said: str) -> str:
-    """Return the position of the value, such as `attachments[0].name`; empty for the value as a whole."""
+    """Return the position of an invalid value, such as `attachments[0].name`, or an empty text."""
     match = _AT.search(said)
     return "" if match is None else match[1]
 
 
 def misfit(said: str) -> str:
-    """Return a description of the error, preceded by the position of the value."""
+    """Return a description of an invalid value, which begins with the value's position."""
     place, reason = place_of(said), _AT.sub("", said)
     if match := _FIELD.match(reason):
         where = f" in `{place}`" if place else ""

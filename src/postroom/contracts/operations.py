@@ -1,7 +1,8 @@
-"""The row that describes an operation: its name, command, function, callers, URL and command line.
+"""Describes an operation: its name, command, function, callers, URL and command line.
 
-Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are generated from these
-rows. `postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
+Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are generated from
+operations. `postroom.mail.operations` lists the operations of mail, and `postroom.app.operations` lists all
+operations.
 """
 
 import inspect
@@ -15,13 +16,13 @@ from postroom.contracts.tokens import SCOPES, Grant, Scope
 
 
 class Who(StrEnum):
-    """The callers that may use a URL."""
+    """The callers who may use a URL."""
 
     ANYONE = "anyone"
     PROVED_THERE = "callers that the path authenticates itself"
-    """A channel, or a server that reports a result and proves itself by its signature."""
+    """A chat channel, or a server that reports a result and proves its identity by a signature."""
     PEOPLE = "people"
-    """People who are logged in, and callers with the server's token."""
+    """People who are logged in, and programs with the server's token."""
     LOOKERS = "agents, programs and people"
     """Callers with a named token, within the limits of the token's scopes."""
     CALLERS = "agents and programs"
@@ -32,72 +33,73 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """The way in which a command-line option sets one field. An empty text means the field's default.
+    """The command-line option that sets one field; an empty text means the field's default.
 
-    It is stored in the row of the operation, or in the `extra` of the field's type.
+    An option is part of its operation, or of the `extra` of the field's type.
     """
 
     name: str = ""
-    """The option, such as `--all`. Default: the name of the field."""
+    """The name of the option, such as `--all`. Default: the name of the field."""
     help: str = ""
-    """Default: the description of the field."""
+    """The help text. Default: the description of the field."""
     metavar: str = ""
     complete: str = ""
-    """The kind of names or ids that a shell suggests as completions."""
+    """The kind of names or ids that shell completion suggests."""
     kind: str = ""
-    """An option shared by many commands, or a conversion of its value: see `postroom.cli.call`."""
+    """The name of an option that many commands share, or of a conversion of the value: see
+    `postroom.cli.call`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One action that callers may perform.
+    """An action that callers may perform.
 
     The function of a mail operation takes the context and the command. The function of an administration
-    operation belongs to its service. It takes the fields of the command as parameters, or `command` as a
+    operation is a method of a service. It takes the fields of the command as parameters, or `command` as a
     whole, and `request` if it needs the HTTP request.
     """
 
     name: str
     command: Any
-    """The struct with its parameters."""
+    """The struct whose fields are the parameters."""
     run: Callable[..., Any]
     changes: bool
     needs: frozenset[Scope]
-    """All scopes that a named token must have; agents and the operator need no scopes.
+    """The scopes that a named token must have; agents and the operator need none.
 
-    Operations for `Who.OPERATOR` are closed to named tokens.
+    Named tokens cannot use operations for `Who.OPERATOR`.
     """
     is_of_one_project: bool = False
-    """Whether a token that is bound to a project may perform it in that project."""
+    """Whether a token that is bound to a project may use the operation in that project."""
     destructive: bool = False
     repeatable: bool = False
-    """Whether the operation can be repeated with the same fields without any further effect."""
+    """Whether repeating the operation with the same fields has no further effect."""
     settled: bool = False
-    """Whether the operation reads indexes that a store may update with a delay, as searches and lists of
-    threads do.
+    """Whether the operation reads indexes that a store may update late, like searches and lists of threads.
     """
     service: type[Any] | None = None
-    """The service that performs it; None for the mail room."""
+    """The service whose method is called; None for mail operations."""
     address: str = ""
-    """HTTP method and path. Default: `GET` or `POST` below /v1, followed by the name."""
+    """The HTTP method and path. Default: `GET` or `POST` of the name below /v1."""
     who: Who = Who.LOOKERS
     answer_key: str = ""
-    """The key in a JSON object under which the result is returned; "" if the result is itself an object."""
+    """The key of the JSON object in which the result is returned; "" if the result is itself an object."""
     status: int = 200
     doc: str = ""
     """The description of the operation.
 
-    Default: that of the command; several operations may share a command.
+    Default: the description of the command, which several operations may share.
     """
     doing: str = ""
-    """The text shown during long work until progress is known; "" for short work."""
+    """The text that is shown during long work while the progress is unknown; "" for short work."""
     line: str = ""
-    """The words after `postroom`, followed in capitals by the fields that are positional arguments.
+    """The words of the command after `postroom`, followed by the positional arguments in capitals.
 
-    All other fields are options. If the line is empty, no command is made from this row.
+    All other fields are options. If the line is empty, the operation has no command.
     """
     options: Mapping[str, Option] = field(default_factory=dict, hash=False)
-    """The command-line options for the fields whose types do not define one."""
+    """The command-line options of fields whose types do not define an option."""
     line_help: str = ""
     """The help text of the command. Default: the description of the operation."""
 
@@ -106,7 +108,7 @@ class Operation:
             raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token with this grant may perform it; without a grant, everything may.
+        """Raise an error if a named token with this grant may not use the operation; None allows everything.
 
         Raises:
             InsufficientScope: The token lacks a required scope.
@@ -116,7 +118,7 @@ class Operation:
             grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
 
     def is_open_to(self, grant: Grant | None) -> bool:
-        """Return whether a named token with this grant may perform it."""
+        """Return whether a named token with this grant may use the operation."""
         try:
             self.check(grant)
         except (InsufficientScope, NotPermitted):
@@ -125,27 +127,27 @@ class Operation:
 
     @property
     def method(self) -> str:
-        """The HTTP method."""
+        """The HTTP method of the operation."""
         return self.address.split()[0] if self.address else "POST" if self.changes else "GET"
 
     @property
     def path(self) -> str:
-        """The path of its URL."""
+        """The path of the operation's URL."""
         return self.address.split()[1] if self.address else f"/v1/{self.name}"
 
     @property
     def description(self) -> str:
-        """The description for a model, in one line: the effect, when to use it, and the next step."""
+        """The description for a model in one line: effect, when to use the operation, next step."""
         return " ".join(self._doc.split())
 
     @property
     def words(self) -> str:
-        """The words of the command, after `postroom`."""
+        """The words of the command after `postroom`."""
         return " ".join(part for part in self.line.split() if not part.isupper())
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The fields that the command takes as positional arguments, in order."""
+        """The fields that are positional arguments of the command, in order."""
         return tuple(part.lower() for part in self.line.split() if part.isupper())
 
     @property
@@ -155,12 +157,12 @@ class Operation:
 
     @property
     def answer(self) -> Any:
-        """The type of the result, as its function declares it."""
+        """The type of the result, which the function declares."""
         return get_type_hints(self.run)["return"]
 
     @property
     def summary(self) -> str:
-        """The effect in one sentence."""
+        """What the operation does, in one sentence."""
         return self._doc.partition("\n")[0]
 
     @property

@@ -1,6 +1,6 @@
-"""Side effects outside the database.
+"""Stored side effects, which change something outside the database.
 
-They are stored with the change that causes them, and performed at least once.
+An effect is stored together with the change that causes it, and performed at least once.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
-"""The topic of notifications that effects may be waiting."""
+"""The topic of notifications that effects may be due."""
 NO_END: Final = 1_000_000
-"""The maximum number of attempts for an effect whose handler decides itself when to stop."""
+"""The maximum number of attempts for an effect whose handler decides when to stop."""
 
 
 class OutboxStatus(StrEnum):
@@ -27,7 +27,7 @@ class OutboxStatus(StrEnum):
 
 
 class NackOutcome(StrEnum):
-    """The new state of an effect that could not be performed."""
+    """What happened to an effect after a failed attempt."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
@@ -35,9 +35,9 @@ class NackOutcome(StrEnum):
 
 
 class OutboxDraft(Record, frozen=True, kw_only=True):
-    """An effect to store. The handler registered for its kind performs it on its target.
+    """An effect to store; the handler for its kind performs the effect on its target.
 
-    Only one effect is stored per `dedupe_key`.
+    Effects with the same `dedupe_key` are stored only once.
     """
 
     kind: str
@@ -47,23 +47,21 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
     available_at: int = 0
     max_attempts: int = 5
     order_key: str | None = None
-    """Effects of one kind and target that share this key are claimed in order, each after the previous
-    one is done.
-    """
+    """Effects of one kind and target with the same order key are claimed in order, one at a time."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """The kind, target and dedupe key; only one effect is stored per key."""
+        """The kind, target and dedupe key of the effect; only one effect is stored for each key."""
         return self.kind, self.target, self.dedupe_key
 
     @property
     def line(self) -> tuple[str, str, str] | None:
-        """The kind, target and order key, which are the same for effects that are performed in order."""
+        """The kind, target and order key; effects for which all three are equal are performed in order."""
         return None if self.order_key is None else (self.kind, self.target, self.order_key)
 
     @property
     def locks(self) -> set[str]:
-        """The name of the lock for the dedupe key; empty if the effect has none."""
+        """The name of the lock for the dedupe key; empty if the effect has no such key."""
         return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}
 
 
@@ -73,7 +71,7 @@ def line_lock(kind: str, target: str) -> str:
 
 
 class OutboxMessage(Record, frozen=True, kw_only=True):
-    """A stored effect; each claim increases `attempt_count`."""
+    """A stored effect; `attempt_count` is the number of its claims."""
 
     outbox_id: str
     kind: str
@@ -90,35 +88,35 @@ class OutboxMessage(Record, frozen=True, kw_only=True):
     last_error: str | None = None
     order_key: str | None = None
     may_have_arrived: bool = False
-    """Whether the effect may have been performed under an earlier claim that expired, or whose result is
+    """Whether the effect may have been performed under an earlier claim, which expired or whose result is
     unknown.
     """
     steps_done: int = 0
-    """Number of steps that its handler is known to have completed."""
+    """Number of steps that the handler has completed, as far as is known."""
 
 
 class EffectPerformer(Protocol):
-    """Performs effects in this process. Effects for which it has capacity are stored as already claimed."""
+    """Performs effects in this process; effects for which it has capacity are stored as claimed."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return the length of the claim of a new effect, in milliseconds; None if it is not claimed.
+        """Return how long a new effect is claimed, in milliseconds; None if the effect is not claimed.
 
-        Thread-safe.
+        This method is thread-safe.
         """
         ...
 
     def begin(self, effects: Sequence[OutboxMessage]) -> None:
-        """Start to perform effects that were stored as claimed, after their commit."""
+        """Start to perform effects that were committed as claimed."""
         ...
 
     def give_back(self, effects: Sequence[OutboxMessage]) -> None:
-        """Make effects claimable again if it is unknown whether they were committed."""
+        """Release effects for other claims, if it is unknown whether they were committed."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The number of a kind's waiting effects, the age of the oldest, and the number of dead letters."""
+    """The number of a kind's pending effects and dead letters, and the age of the oldest effect."""
 
     waiting: int
     oldest_at: int | None

@@ -1,4 +1,4 @@
-"""People as recipients of mail, and the two ports between mail and chats."""
+"""Addresses of people and chats that receive mail, and messages that pass from a chat to a person."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,14 +10,14 @@ _MAX_LENGTH: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAddress:
-    """The address of a chat: `platform/chat_id`, where the id is the platform's own."""
+    """The address of a chat, `platform/chat_id`, where the platform defines the id."""
 
     platform: str
     chat_id: str
 
     @property
     def name(self) -> str:
-        """The name of the chat, as used in an address."""
+        """The name of the chat in an address."""
         return f"{self.platform}/{self.chat_id}"
 
     @classmethod
@@ -40,13 +40,13 @@ class ChatAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatWords:
-    """A message from a chat to a person, whose answer goes back to the chat."""
+    """A message from a chat to a person; the answer is sent to the chat."""
 
     person: str
-    """The person's address: `human:ana`."""
+    """The address of the person, such as `human:ana`."""
     chat: ChatAddress
     thread_id: str
-    """The mail thread of the conversation."""
+    """The mail thread that contains the conversation."""
     subject: str
     text: str
     key: str

@@ -1,4 +1,4 @@
-"""Yes and no as people write them, and their names. It imports nothing heavy, so that commands can use it."""
+"""Recognizes yes and no as people write them, and checks names; quick to import for commands."""
 
 import re
 from collections.abc import Iterable
@@ -9,25 +9,23 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.quoting import one_line, quoted
 
 MAX_NAME_LENGTH: Final = 64
-"""Maximum characters of the name of a person who answers."""
+"""Maximum number of characters in the name of a person who answers."""
 _NOT_PEOPLE: Final = ("postroom", "system")
-"""Names under which nobody answers."""
+"""Names that no person who answers may have."""
 _SIGNS: Final = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
 )
-"""A yes or a no with nothing that could limit it: "yes?", "yes..." and "yes, but" are neither."""
+"""Matches a plain yes or no; "yes?", "yes..." and "yes, but" do not match, because they may be limited."""
 
 
 _APPROVES: Final = re.compile(
-    r"(?:yes|yeah|yep|ok|okay|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?)\b.*"
-    r"|(?:y|true|ja|jawohl|oui|sí|si|sì|sim|tak|ano|áno|da|да|так|evet|igen|kyllä|ναι|はい|是|好|네|예|हाँ|نعم|כן)\W*"
+    r"(?:yes|yeah|yep|ok|okay|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?)\b.*|(?:y|true)\W*"
 )
-"""English words of approval and what follows them, or the word for yes alone in other languages."""
 
 
 def approves(text: str) -> bool:
-    """Return whether a text is or begins with a word of approval, so that it may not stand for silence."""
+    """Return whether a text begins with a word of approval, which must not be the default answer."""
     return _APPROVES.fullmatch(fold_case(text)) is not None
 
 
@@ -82,5 +80,5 @@ def _without_signs(name: str) -> str:
 
 
 def fold_case(text: str) -> str:
-    """Return a text in the form in which answers are compared: people see no other difference."""
+    """Return a text in a form for comparisons, without differences that people do not see."""
     return " ".join(normalize("NFKC", text).casefold().split())

@@ -1,4 +1,4 @@
-"""Web Push: the browsers in which people are notified while no page is open."""
+"""Web Push subscriptions, with which browsers notify people while no page is open."""
 
 import re
 from collections.abc import Collection
@@ -13,21 +13,21 @@ lease for storing these effects.
 """
 
 MAX_ENDPOINT_LENGTH: Final = 2_000
-"""Maximum characters of a browser's address at its push service."""
+"""Maximum number of characters in a browser's address at its push service."""
 _HOST: Final = re.compile(r"(\*\.)?[a-z0-9-]+(\.[a-z0-9-]+)+")
 _ORIGIN: Final = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
 def is_push_service(text: str) -> bool:
-    """Return whether a text is a push service in the form that the settings accept."""
+    """Return whether a text denotes a push service in the form that settings accept."""
     return bool(_HOST.fullmatch(text) or _ORIGIN.fullmatch(text))
 
 
 def is_permitted(endpoint: str, services: Collection[str]) -> bool:
     """Return whether requests to an endpoint are permitted.
 
-    A service is a host, which is used only by https on port 443, a domain with `*.` for the hosts below it,
-    or an origin, which is used exactly as it is written.
+    A service is a host (used by https on port 443), a domain with `*.` for all hosts below it, or an origin,
+    which must match exactly.
     """
     try:
         address = urlsplit(endpoint)
@@ -50,38 +50,38 @@ def is_permitted(endpoint: str, services: Collection[str]) -> bool:
 
 
 class PushSubscription(Record, frozen=True, kw_only=True):
-    """A browser that a person has asked to be notified in, as its push service identifies it."""
+    """A browser in which a person wants to be notified, as the browser's push service identifies it."""
 
     id: str
     endpoint: str
-    """The secret address of the browser at its push service."""
+    """The secret URL of the browser at its push service."""
     p256dh: str
-    """The browser's public key, as base64url."""
+    """The public key of the browser, as base64url."""
     auth: str
     """The secret that the browser shares with this server, as base64url."""
     person: str
-    """The name under which the person answers."""
+    """The name under which the person answers questions."""
     form_token: str
-    """The token for forms of the session in which the person switched notifications on."""
+    """The form token of the session in which the person turned notifications on."""
     server_key: str
-    """The public key of the server to which the browser's push service limits this subscription."""
+    """The server's public key; the push service accepts only notifications that are signed with this key."""
     created_at: int
     ends_at: int
-    """The time when the session ends."""
+    """When the session ends."""
     seen_at: int
-    """The time up to which questions and failures have been considered."""
+    """The time up to which questions and failures were checked for notifications."""
     delivered_at: int | None = None
-    """The last time when the push service accepted a notification; None before the first."""
+    """When the push service last accepted a notification; None before the first one."""
     error: str = ""
-    """The reason why the last notification was not accepted; empty if it was."""
+    """Why the last notification was not accepted; empty if it was accepted."""
 
 
 class PushNotice(Record, frozen=True, kw_only=True):
-    """A question or failure that one browser was notified of."""
+    """A question or a failure of which one browser was notified."""
 
     subscription_id: str
     item: str
-    """`question/<run>/<number>`, `failed/<run>`, or `more` for everything beyond the maximum number."""
+    """`question/<run>/<number>`, `failed/<run>`, or `more` for everything that exceeds the maximum."""
     created_at: int
     closed_at: int | None = None
-    """The time when it no longer needed a person; None while it does."""
+    """When the item no longer needed a person; None while a person is needed."""

@@ -1,4 +1,4 @@
-"""The kinds of questions that agents ask people, and the check of answers that all interfaces share."""
+"""The kinds of questions that agents ask people, and how all interfaces check the answers."""
 
 import json
 import re
@@ -16,17 +16,18 @@ from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
 MAX_TEXT_LENGTH: Final = 2_000
-"""Maximum characters of an answer's text, and of a comment."""
+"""Maximum number of characters in an answer's text, and in a comment."""
 MAX_CHOICE_LENGTH: Final = 60
-"""Maximum characters of a choice, so that every platform can show it on a button."""
+"""Maximum number of characters in a choice, so that every platform can show the choice on a button."""
 MAX_CHOICES: Final = 20
 MAX_FIELDS: Final = 10
 OPERATOR: Final = "operator"
-"""Stands for everybody who may answer on the web pages or at the command line, and for operators in chats."""
+"""The address of all operators: those who answer on web pages or at the command line, and operators in chats.
+"""
 _MAX_ID_LENGTH: Final = 512
 _MAX_NAME_LENGTH: Final = 200
 _MAX_SHOWN_LENGTH: Final = 60
-"""Maximum characters of a refused value that the error repeats."""
+"""Maximum number of characters of a rejected value that the error repeats."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
 _SCHEMA_KEYS: Final = (
@@ -36,12 +37,12 @@ _FIELD_KEYS: Final = ("type", "title", "description")
 _NUMBER_KEYS: Final = ("minimum", "maximum")
 _STRING_KEYS: Final = ("minLength", "maxLength")
 NOBODY: Final = "nobody"
-"""The name of the answerer if a question was closed without a person's answer."""
+"""The name of the answerer if a question ended without an answer from a person."""
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
 class _Misfit(ValueError):
-    """Raised for an answer that a question does not accept; its text gives the reason."""
+    """Raised if a question does not accept an answer; the text states the reason."""
 
 
 class QuestionKind(StrEnum):
@@ -52,7 +53,7 @@ class QuestionKind(StrEnum):
     TEXT = "text"
     FORM = "form"
     FILE = "file"
-    """Files, attached to a reply to the message that asks the question."""
+    """Files that are attached to a reply to the message with the question."""
 
 
 class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,13 +65,13 @@ class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
     choices: tuple[str, ...] = ()
     is_required: bool = False
     least: float | None = None
-    """The smallest number, or the smallest number of characters."""
+    """The smallest number, or the smallest number of characters, that the field accepts."""
     most: float | None = None
-    """The largest number, or the largest number of characters."""
+    """The largest number, or the largest number of characters, that the field accepts."""
 
     @property
     def described(self) -> str:
-        """The field's name with the values that it accepts."""
+        """The name of the field, with the values that the field accepts."""
         words = {"string": "text", "boolean": "yes or no"}
         taken = " or ".join(self.choices) or words.get(self.type, self.type)
         return f"{self.name} ({taken}{'' if self.is_required else ', optional'})"
@@ -86,19 +87,19 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
     choices: tuple[str, ...] = ()
     fields: tuple[FormField, ...] = ()
     to: tuple[str, ...] = ()
-    """The addresses of those who may answer, or `operator`; empty for everybody who may answer questions."""
+    """The addresses of the people who may answer, or `operator`; empty if anybody may answer."""
     not_by: tuple[str, ...] = ()
-    """The addresses of those who may not answer."""
+    """The addresses of people or agents who may not answer."""
     action: str = ""
-    """The exact action that a yes permits; empty if the question itself describes it."""
+    """The exact action that a yes permits; empty if the question describes the action."""
     default: Json = None
-    """The answer that is used if nobody answers in time; never a yes."""
+    """The answer that is used if nobody answers in time; it is never a yes."""
     in_words: bool = False
-    """Whether a question that takes yes or no can also be answered in other words, which permit nothing."""
+    """Whether a yes-or-no question also accepts other words as an answer; such an answer permits nothing."""
 
     @property
     def takes(self) -> str:
-        """The answers that the question accepts, in words."""
+        """A description of the answers that the question accepts."""
         match self.kind:
             case QuestionKind.CHOICE:
                 return f"one of: {', '.join(self.choices)}"
@@ -112,7 +113,7 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def who(self) -> str:
-        """The people who may answer, in words."""
+        """A description of the people who may answer."""
         named = " or ".join(name.removeprefix("human:") for name in self.to)
         named = named or "everybody who may answer questions"
         barred = " and ".join(name.removeprefix("human:") for name in self.not_by)
@@ -120,58 +121,57 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def permits(self) -> str:
-        """The action in a code fence, to be shown before every other text; empty if there is no action."""
+        """The action in a Markdown code fence, to be shown before other text; empty without an action."""
         return f"A yes permits exactly this:\n{in_code_fence(exact(self.action))}" if self.action else ""
 
     @property
     def digest(self) -> str:
-        """The digest of the action that is to be approved; empty if there is no action."""
+        """The hash of the action that needs approval; empty if there is no action."""
         return sha256(self.action.encode()).hexdigest()[:16] if self.action else ""
 
 
 YES_OR_NO: Final = Asked()
-"""Accepts a yes or a no from everybody who may answer questions."""
+"""Accepts a yes or a no from anybody who may answer questions."""
 
 
 class Answerer(Record, frozen=True, kw_only=True):
-    """The person or agent who answers."""
+    """The person or agent who gives an answer."""
 
     name: str = ""
-    """The name that the record of the question shows; empty if unknown."""
+    """The name that is stored with the answer; empty if it is unknown."""
     address: str = ""
-    """`human:name` for a person, `name@project` for an agent; empty if unknown."""
+    """`human:name` for a person, `name@project` for an agent; empty if it is unknown."""
     is_operator: bool = False
 
 
 def person(name: str) -> Answerer:
-    """Return a person, under the name that they gave, at an interface that only operators can use."""
+    """Return the answerer for a name that a person gave, on an interface that only operators can use."""
     return Answerer(name=name, address=f"human:{name}" if name else "", is_operator=True)
 
 
 class Given(Record, frozen=True, kw_only=True):
-    """An answer as an interface received it."""
+    """An answer as it was given on an interface, before it is checked."""
 
     value: Json
-    """The answer: a boolean, a text as a person typed it, or the fields of a form."""
+    """The answer: a boolean, a text that a person typed, or the fields of a form."""
     by: Answerer
     at: str
-    """The interface on which the answer was given; the id of the decision begins with it."""
+    """The interface on which the answer was given, with which the id of the decision begins."""
     why: str = ""
-    """The comment that was given with the answer."""
+    """The comment that the person added to the answer."""
     message: int = 0
-    """The message that answers; 0 on all other surfaces than mail."""
+    """The mail message with the answer; 0 if the answer was not given by mail."""
     files: tuple[str, ...] = ()
     """The names of the files that are attached to this message."""
 
 
 def decision_on(asked: Asked, number: str, question: str, given: Given, now: int) -> ToolCallResume:
-    """Return the decision that an answer results in; all interfaces make their decisions with this function.
+    """Return the decision that an answer leads to; all interfaces use this function.
 
-    If the same person repeats the answer on the same interface, the decision has the same id, so it counts
-    once.
+    If a person repeats an answer on the same interface, the decision has the same id, so it is stored once.
 
     Raises:
-        NotPermitted: This person may not answer the question.
+        NotPermitted: The answerer may not answer this question.
         InvalidArgument: The question does not accept such an answer.
     """
     named = f"question {number} ({one_line(question)[:80]})"
@@ -208,9 +208,9 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
 
 
 def may_answer(asked: Asked, by: Answerer) -> bool:
-    """Return whether a person or an agent may answer.
+    """Return whether a person or an agent may answer a question.
 
-    People state their name themselves, so the name of an agent in `not_by` is refused with any project.
+    People type their own name, so a name in `not_by` is refused with any project.
     """
     address = by.address.casefold()
     is_named = address in [name.casefold() for name in asked.to] or (OPERATOR in asked.to and by.is_operator)
@@ -222,18 +222,18 @@ def may_answer(asked: Asked, by: Answerer) -> bool:
 
 
 def _bare_name(address: str) -> str:
-    """Return the name in an address of a person or an agent, to compare it with others."""
+    """Return the name in the address of a person or an agent, in a form for comparisons."""
     return address.strip().casefold().removeprefix("human:").partition("@")[0].strip()
 
 
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
-    """Return an answer as data and in words: JSON for a form, and nothing for a yes or a no."""
+    """Return an answer as data and as text; the text is JSON for a form, and empty for a yes or a no."""
     text = given.strip() if isinstance(given, str) else ""
     match asked.kind:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
             if asked.in_words and not isinstance(given, bool) and text.casefold() not in ("yes", "no"):
-                approved = None  # "true" may be the words for "true or false?", and "Yes." is told as it is
+                approved = None  # "true" may answer "true or false?"; "Yes." stays as it is
             elif approved is None:
                 approved = plain_yes_no(text)
             if approved is not None:
@@ -253,7 +253,7 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
 
 
 def _read_files(given: Given) -> tuple[dict[str, Json], str]:
-    """Return the files of a reply, as data and in words."""
+    """Return the files of a reply, as data and as text."""
     if not given.files:
         raise _Misfit("the answer has no file")
     files = ", ".join(f"`{one_line(name).replace('`', chr(39))}`" for name in given.files)
@@ -264,7 +264,7 @@ def _read_files(given: Given) -> tuple[dict[str, Json], str]:
 
 
 def _read_text(given: Json) -> tuple[dict[str, Json], str]:
-    """Return an answer in words, as data and in words."""
+    """Return a text answer, as data and as text."""
     text = given.strip() if isinstance(given, str) else ""
     if not text:
         is_empty = given is None or isinstance(given, str)
@@ -274,7 +274,7 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
 
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
-    """Return the choice that an answer names by its words or its place; None if it names none."""
+    """Return the choice that an answer names by its text or its number; None if it names none."""
     text = fold_case(given) if isinstance(given, str) else ""
     chosen = next((choice for choice in choices if fold_case(choice) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
@@ -283,7 +283,7 @@ def _choice(choices: Sequence[str], given: Json) -> str | None:
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
-    """Return the values of a form's fields. Typed texts are converted to numbers and booleans."""
+    """Return the values of a form's fields; typed text is converted to numbers and booleans."""
     typed = _parse_typed_form(fields, given) if isinstance(given, str) else given
     if not isinstance(typed, Mapping):
         raise _Misfit(f"{_abbreviate(given)} is not a form")
@@ -301,7 +301,7 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
 
 
 def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
-    """Return a form that was typed as JSON, as `name = value` in lines, or as the value of its only field."""
+    """Parse a form that was typed as JSON, as `name = value` lines, or as the value of its only field."""
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text, object_pairs_hook=_each_once)
@@ -319,7 +319,7 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
 
 
 def _each_once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
-    """Return the fields of a form, none of which may have two values."""
+    """Return the fields of a form as a dictionary; raise an error if a field occurs twice."""
     values = dict[str, Json]()
     for name, value in pairs:
         if name in values:
@@ -329,7 +329,7 @@ def _each_once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _value(field: FormField, given: Json) -> Json:
-    """Return the value of a field."""
+    """Return the checked value of a field."""
     value = given.strip() if isinstance(given, str) else given
     size = 0.0
     if field.choices:
@@ -359,7 +359,7 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, which may be given as text; None for any other value.
+    """Return a number, which may be given as text; None for every other value.
 
     A whole number is returned as an int.
     """
@@ -380,7 +380,7 @@ def _refuse_long(what: str, text: str) -> None:
 
 
 def _abbreviate(given: object) -> str:
-    """Return the beginning of a value as JSON, for an error."""
+    """Return the beginning of a value as JSON, for an error message."""
     text = json.dumps(given, ensure_ascii=False, default=str)
     return one_line(text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…")
 
@@ -394,10 +394,10 @@ def asked_for(
     action: str = "",
     default: Json = None,
 ) -> Asked:
-    """Check the arguments of an asker, and return the kind of question that they describe.
+    """Check the arguments of a question, and return the kind of question that they describe.
 
     Raises:
-        InvalidArgument: The arguments describe no valid kind of question.
+        InvalidArgument: The arguments do not describe a valid kind of question.
     """
     kinds = (len(choices) > 0) + wants_text + wants_file + (form is not None)
     if kinds > 1:
@@ -482,10 +482,10 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
 
 
 def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
-    """Return the fields of a form from its JSON schema: flat fields of a few types, as in MCP elicitation.
+    """Convert a JSON schema to the fields of a form; the schema must be flat, as for MCP elicitation.
 
     Raises:
-        InvalidArgument: The schema does not have this form.
+        InvalidArgument: The schema contains something else.
     """
     _refuse_other_keys("the form", schema, _SCHEMA_KEYS)
     properties, required = schema.get("properties"), schema.get("required", [])
@@ -541,7 +541,7 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
 
 
 def _read_choices(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the choices of a field; a title of a choice is shown nowhere, so it must equal the choice."""
+    """Return the choices of a field; a title must equal its choice, because titles are not shown."""
     choices = told.get("oneOf", told.get("enum"))
     if choices is None:
         return ()
@@ -569,7 +569,7 @@ def _not_flat(why: str) -> InvalidArgument:
 
 
 def schema_of(asked: Asked) -> dict[str, Any]:
-    """Return the JSON schema of the answers to a question, in the form that MCP elicitation accepts."""
+    """Return the JSON schema of a question's answers, in a form that MCP elicitation accepts."""
     if asked.kind is not QuestionKind.FORM:
         value: dict[str, Any] = {"type": "string", "title": "Answer"}
         if asked.in_words:

@@ -1,9 +1,9 @@
-"""Makes text written by others safe for a prompt, a hook's line, mail and a terminal.
+"""Makes text from other authors safe to show in prompts, hook output, mail and terminals.
 
-The reader of a prompt relies on its lines to recognize the origin of a message, and on two markers to
-recognize its text. Therefore a field is one line (`one_line`), a field inside a sentence is in quotes that it
-cannot close (`quoted`), and a text is between markers that it does not contain (`between`, `in_code_fence`).
-The results contain nothing that controls a terminal, changes the writing direction, or is visible only to a
+A reader of a prompt recognizes the origin of a message by its lines, and the text of a message by two
+markers. Therefore a field is one line (`one_line`), a field within a sentence is in quotes that it cannot
+close (`quoted`), and a text is between markers that it does not contain (`between`, `in_code_fence`). The
+results contain nothing that controls a terminal, changes the writing direction, or is visible only to a
 model.
 """
 
@@ -16,26 +16,26 @@ _STEERS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u17b4\u17b5\u2028-\u202e\u2066-\u2069\u3164\ud800-\udfff\uffa0"
     "\U000e0000-\U000e007f"
 )
-"""Control characters, line breaks except the newline, direction marks, surrogates, invisible characters, and
-the tag alphabet, which no font displays.
+"""Matches control characters, line breaks except the newline, direction marks, surrogates, invisible
+characters, and the tag alphabet, which no font displays.
 """
 _STRAY_SELECTOR: Final = (
     "(?<![#*0-9\xa9\xae\u203c-\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
     "|(?<![\u2200-\u22ff\u2a00-\u2aff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
     "[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
 )
-"""Variation selectors after a character that has only one form, so that it is not an emoji, an operator or an
-ideograph. With the 256 selectors, a text could be spelled that no font displays.
+"""Matches variation selectors after a character that has only one form, that is, not an emoji, an operator or
+an ideograph. The 256 selectors could spell a text that no font displays.
 """
 _HIDDEN: Final = (
     "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f\u2800\ufeff"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
-"""Other invisible characters, except the two joiners, which words and emoji need."""
+"""Matches other invisible characters, except the two joiners, which words and emoji need."""
 _IN_TEXT: Final = re.compile(f"[{_STEERS}]|{_STRAY_SELECTOR}")
 _IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]|{_STRAY_SELECTOR}")
 _UNLIKE: Final = "\xa0\u1680\u2000-\u200d\u202f\u205f\u3000\ufe00-\ufe0f\U000e0000-\U000e0fff"
-"""Joiners, all variation selectors, and spaces that look like the common one."""
+"""Joiners, all variation selectors, and spaces that look like an ordinary space."""
 _LOOKS_LIKE_CODE: Final = r"\\(?=x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8})"
 _IN_EXACT: Final = re.compile(f"[{_STEERS}{_HIDDEN}{_UNLIKE}]|{_LOOKS_LIKE_CODE}")
 _FIRST_WORD: Final = re.compile(r"[a-z]+(?=[ ,:;]|$)")
@@ -44,7 +44,7 @@ _BACKTICKS: Final = re.compile(r"`+")
 _OPENING: Final = (
     "[\uff3b\u2045\u2772\u27e6\u298b\u298d\u298f\u2997\u3010\u3014\u3016\u3018\u301a\ufe39\ufe3b\ufe47\ufe5d"
 )
-"""Square brackets and similar characters."""
+"""Square brackets, and characters that look like them."""
 _CLOSING: Final = (
     "]\uff3d\u2046\u2773\u27e7\u298c\u298e\u2990\u2998\u3011\u3015\u3017\u3019\u301b\ufe3a\ufe3c\ufe48\ufe5e"
 )
@@ -59,12 +59,12 @@ _ESCAPES: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*+(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*+[0-~]"
 )
-"""Terminal escape sequences, in 7 and 8 bits: colours, titles, cursor movements.
+"""Matches terminal escape sequences for colours, titles and cursor movements, in 7 and 8 bits.
 
-A title sequence ends at the next control character, so that the expression scans no character twice.
+A title sequence ends at the next control character, so that no character is scanned twice.
 """
 _UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
-"""The start of an escape sequence at the end of a text."""
+"""Matches the start of an escape sequence at the end of a text."""
 _LINE_ENDS: Final = re.compile(r"\r\n?")
 _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -75,7 +75,7 @@ def _escape_character(found: re.Match[str]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a text with each control or hidden character shown as its code; line breaks are kept."""
+    """Return a text with the code of each control or hidden character in its place; line breaks stay."""
     return _IN_TEXT.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
@@ -85,26 +85,26 @@ def one_line(text: str) -> str:
 
 
 def exact(text: str, *, is_one_line: bool = False) -> str:
-    """Return a text in which each character that could hide a difference is shown as its code.
+    """Return a text in which each character that could hide a difference is replaced by its code.
 
-    Two texts that differ are never drawn alike because of a character without a shape, a joiner, a direction
-    mark or an unusual space. A backslash that begins what looks like a code is shown as its own code.
-    Newlines and tabs are kept, unless `is_one_line`.
+    If two texts differ by an invisible character, a joiner, a direction mark or an unusual space, the results
+    look different, too. A backslash that begins what looks like a code is replaced by its own code. Newlines
+    and tabs are kept, unless `is_one_line` is set.
     """
     shown = _IN_EXACT.sub(_escape_character, text)
     return _BLANKS.sub(_escape_character, shown) if is_one_line else shown
 
 
 def quoted(text: str, *, longest: int = MAX_QUOTED_LENGTH) -> str:
-    """Return a text as one line, in quotes that the text cannot close, truncated to `longest` characters."""
+    """Return a text as one line in quotes that it cannot close, truncated to `longest` characters."""
     plain = " ".join(one_line(text).split()).translate(_QUOTES)
     return f'"{plain if len(plain) <= longest else plain[: longest - 1] + "…"}"'
 
 
 def between(nonce: str, text: str) -> str:
-    """Return a text between two markers `[nonce]`, which the text does not contain."""
+    """Return a text between two `[nonce]` markers; markers within the text are removed."""
     mark, inner = f"[{nonce}]", readable(text)
-    while mark in inner:  # the removal of a marker can create another one from the text around it
+    while mark in inner:  # removing a marker can create another one from the text around it
         inner = inner.replace(mark, "")
     return f"{mark}\n{inner}\n{mark}"
 
@@ -117,30 +117,29 @@ def in_code_fence(text: str) -> str:
 
 
 def said_by(name: str, text: str) -> str:
-    """Return a group chat text with its author's name in front; no line can look like another person's."""
+    """Return a text from a group chat after its author's name; no line can look like another author's."""
     first, *more = readable(text).split("\n")
     rest = (f"\\{line}" if _SPEAKS.match(line) else line for line in more)
     return "\n".join([f"[{one_line(name).translate(_BRACKETS)}] {first}", *rest])
 
 
 def without_escapes(text: str) -> str:
-    """Return a text for mail, without characters that control a terminal or the writing direction.
+    """Return a text for mail, without characters that control a terminal or change the writing direction.
 
-    A carriage return becomes a newline, so that text meant to overwrite a line appears below it.
+    A carriage return becomes a newline, so that it cannot hide the text before it.
     """
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
 
 
 def without_unfinished(text: str) -> str:
-    """Return the beginning of a longer text without an incomplete escape sequence at its end."""
+    """Return the beginning of a text without an incomplete escape sequence at its end."""
     return _UNFINISHED.sub("", text)
 
 
 def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
-    """Return the last `most` characters of a text, from the first line start among them, if there is one.
+    """Return the end of a text: its last `most` characters, from the first line start among them.
 
-    If `begins_within` is set, the text starts in the middle of a line, and that line is dropped even if the
-    text is short.
+    With `begins_within`, the text starts in the middle of a line, and this line is always dropped.
     """
     if len(text) <= most and not begins_within:
         return text
@@ -151,10 +150,10 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
 
 
 def sentence(text: str, *names: str) -> str:
-    """Return an error message with a capital first letter, unless it starts with one of `names`.
+    """Return an error message that begins with a capital letter, unless it begins with one of `names`.
 
-    Pages show the message as a sentence, whereas the command line and JSON show it after a colon. A first
-    word with any capital letter, such as a file name, stays unchanged.
+    Pages show the message as a sentence, but the command line and JSON show it after a colon. If the first
+    word contains a capital letter, as some file names do, it stays unchanged.
     """
     first = _FIRST_WORD.match(text)
     if first is None or first[0] in names:

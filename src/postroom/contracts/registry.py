@@ -1,4 +1,4 @@
-"""Versioned configuration: a run is pinned to a version and continues with that version."""
+"""Versioned configuration, in which a run keeps the version that was current when it started."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,10 +10,10 @@ MAX_SCOPE_BYTES = 512
 
 
 def checked_scope(scope: str) -> str:
-    """Return the name of a tenancy scope.
+    """Return a tenancy scope's name if it is valid.
 
     Raises:
-        InvalidRecord: The name is blank, longer than 512 bytes or contains a control character.
+        InvalidRecord: The name is blank, longer than 512 bytes, or contains a control character.
     """
     if not scope.strip():
         raise InvalidRecord(
@@ -36,7 +36,7 @@ def checked_scope(scope: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedEntry:
-    """An entry of a publication: an agent, a model or a tool."""
+    """An agent, a model or a tool in a published version of the configuration."""
 
     kind: str
     id: str
@@ -47,7 +47,7 @@ class PinnedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedRegistryManifest:
-    """A publication: the versions of all entries that were live at the same time."""
+    """A published version of the configuration: the versions of all its entries."""
 
     publication_id: int
     entries: tuple[PinnedEntry, ...] = ()
@@ -55,7 +55,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """The objects that runs are assembled from, keyed by kind and id."""
+    """The objects that runs use, keyed by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)
@@ -66,16 +66,16 @@ class RegistrySet:
 
 
 class VersionedRegistryStore(Protocol):
-    """Stores publications, keyed by scope and number."""
+    """Stores published versions of the configuration, keyed by scope and number."""
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
-        """Return a publication."""
+        """Return the published version with this number."""
         ...
 
     async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
-        """Store a publication under the next number."""
+        """Publish a new version of the configuration under the next number."""
         ...
 
     async def latest(self, scope: str) -> PinnedRegistryManifest | None:
-        """Return the newest publication."""
+        """Return the newest published version."""
         ...

@@ -1,4 +1,4 @@
-"""The delay before a retry that another server requests in its response headers."""
+"""The delay before a retry, as another server requests it in response headers."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ MAX_WAIT_MS = 24 * 60 * 60 * 1000
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
-    """Return the delay in ms that an endpoint requests; its headers may give ms, seconds or a date."""
+    """Return the retry delay in ms that response headers request; they may state ms, seconds or a date."""
     for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
         if (text := headers.get(name)) and (number := _number(text)) is not None:
             return _clamp_wait(number * unit)

@@ -1,4 +1,4 @@
-"""Queries to the stores of runs, and the commit of a step to a thread."""
+"""Queries for the stores of runs, and the commit of one step of a thread."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -22,52 +22,52 @@ MAX_PAGE = 200
 """Maximum length of a list that a call returns."""
 
 FAMILIES = "threads"
-"""The lock for changing the parents of threads."""
+"""The lock for changes of a thread's parent."""
 
 
 def thread_lock(thread_id: str) -> str:
-    """Return the name of a thread's lock, which protects its queue, its messages and its log."""
+    """Return the name of the lock that protects a thread's queue, messages and log."""
     return f"thread:{thread_id}"  # this is also the key of `EventScope.thread`
 
 
 class ThreadState(Record, frozen=True, kw_only=True):
-    """The data on which a decision about a step of a thread is based, read in one consistent view."""
+    """The data for a decision about a step of a thread, read in one consistent view."""
 
     thread: Thread | None
     run: RunRecord | None = None
     """The stored run that the step names or writes."""
     open_run: RunRecord | None = None
-    """The run that `thread.open_run_id` refers to; this field and the next two are used for submissions."""
+    """The run with the id `thread.open_run_id`; submissions use this field and the next two."""
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
     """The last run that was stored with a status other than `created`; a new run inherits its agent and
     state.
     """
     claimed: str | None = None
-    """The thread's claimed dispatch."""
+    """The id of the thread's claimed dispatch."""
     epoch: int = 0
     queued: int = 0
-    """Number of dispatches queued on the thread, counted up to the requested maximum."""
+    """Number of dispatches queued on the thread; counting stops at the requested maximum."""
     waiting: int = 0
-    """Number of waiting messages of the thread that are not in `pending`, counted up to the requested
+    """Number of pending messages of the thread that are not in `pending`; counting stops at the requested
     maximum.
     """
     pending: tuple[PendingMessage, ...] = ()
-    """The first pending messages; there may be more."""
+    """The first pending messages; the thread may have more."""
     held_by: str | None = None
-    """The run that waits for answers, so that the thread's other runs must wait, too."""
+    """The run that waits for answers, and for which the thread's other runs must wait."""
     has_parent: bool = False
     """Whether the thread that will become the parent exists."""
     taken: tuple[tuple[int, str], ...] = ()
-    """The dispatches that prevent a new dispatch from being queued, each with the number of the violated
-    rule.
+    """The dispatches that prevent a new one from being queued, each with the number of the rule that is
+    broken.
     """
     known_message: str | None = None
-    """A message of the step that is already stored on the thread."""
+    """The id of a message in the step that is already stored on the thread."""
     has_commands: bool = False
     """Whether commands are stored for the run of the dispatch in `owned`."""
     owned: RunDispatch | None = None
-    """The dispatch that the writer must own according to the step's claim."""
+    """The dispatch that the writer must own according to the claim of the step."""
 
     @property
     def message_count(self) -> int:
@@ -77,7 +77,7 @@ class ThreadState(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadQuery:
-    """A filter for threads; `parent_thread_id` "" matches threads without a parent."""
+    """A filter for threads; `parent_thread_id` "" matches threads that have no parent."""
 
     resource_id: str | None = None
     parent_thread_id: str | None = None
@@ -88,11 +88,11 @@ class ThreadQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """A filter for runs in order of run id; `after` is the last id of the previous page."""
+    """A filter for runs, which are ordered by run id; `after` is the last id of the previous page."""
 
     thread_id: str | None = None
     thread_prefix: str = ""
-    """Prefix of their threads' ids, if no thread is named."""
+    """The beginning of the ids of the runs' threads, if no thread is named."""
     statuses: tuple[RunStatus, ...] = ()
     id_prefix: str = ""
     after: str = ""
@@ -100,7 +100,7 @@ class RunQuery:
 
 
 class RunCursor(NamedTuple):
-    """A position in a list of runs, ordered by their last change, newest first."""
+    """A position in a list of runs, which is ordered by the time of the last change, newest first."""
 
     updated_at: int = 2**63 - 1
     created_at: int = 0
@@ -108,12 +108,12 @@ class RunCursor(NamedTuple):
 
 
 BEFORE_ALL_RUNS: Final = RunCursor()
-"""The position before every run."""
+"""The position before all runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """A filter of committed messages; `after` and `before` are exclusive bounds of `seq`."""
+    """A filter for committed messages; `after` and `before` are exclusive bounds of `seq`."""
 
     visibility: Visibility | None = None
     run_id: str | None = None
@@ -124,25 +124,25 @@ class MessageQuery:
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """A request to own a dispatch as soon as it is enqueued, for a consumer and a length of time."""
+    """A request to claim a dispatch when it is enqueued, with the consumer and the length of the lease."""
 
     consumer: str
     lease_ms: int
 
 
 class ThreadCommit(Record, frozen=True, kw_only=True):
-    """All writes of one step to a thread, which are stored together or not at all.
+    """All writes of one step of a thread, which are stored together or not at all.
 
     `messages` are appended if the thread has exactly `expected_message_count` messages (None skips this
-    check), and the messages in `consumes` are no longer pending; both are compared with the store. `claim`
-    proves that the writer still owns the run's dispatch; as long as it does, no other writer changes the run.
-    `joins` names a dispatch that must still be queued, because its run receives more messages. `replaces`, if
-    set, is the run as it was read, and the run must not have changed since.
+    check). The messages in `consumes` are then no longer pending, and must not have changed before. `claim`
+    proves that the writer still owns the run's dispatch; while it does, no other writer changes the run.
+    `joins` names a dispatch that must still be queued, because its run receives more messages. `replaces` is
+    the run as it was read, which must not have changed since.
 
-    `queues` is a new dispatch for the thread, on which at most `queue_cap` dispatches may be queued with it.
-    With `claimed_by`, the caller owns this dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
-    this case, the commit is refused if another dispatch of the thread is claimed, or if a run of the thread
-    waits for an answer.
+    `queues` is a new dispatch for the thread, on which at most `queue_cap` dispatches may then be queued.
+    With `claimed_by`, the commit also claims this dispatch, even if it is not due, like
+    `DispatchStore.claim_dispatch`. Such a commit is refused if another dispatch of the thread is claimed, or
+    if a run of the thread waits for an answer.
     """
 
     thread_id: str
@@ -158,34 +158,34 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
     are_new: bool = False
-    """Whether the ids of `messages` were newly generated, so that no stored message can have one of them."""
+    """Whether the ids of `messages` were newly generated, so that no stored message can have the same id."""
     summary: SummaryDraft | None = None
-    """A summary that replaces those with the same number or a later one."""
+    """A summary that replaces the summaries with the same number or a later one."""
     spends: tuple[Spending, ...] = ()
-    """Amounts to add to their scopes, unless all `events` of the commit were already stored before."""
+    """Amounts to add to the spending of their scopes, unless all `events` of the commit were already stored.
+    """
     begins: str | None = None
     """The instance id of an execution that starts.
 
-    It is recorded on the dispatch that `claim` owns, or on the one that this commit queues and claims.
+    The id is recorded on the dispatch that `claim` owns, or on the dispatch that this commit queues and
+    claims.
     """
     ends: RunDispatchResult | None = None
-    """The result of an execution, recorded on the dispatch that `claim` owns; the dispatch is acked at the
-    same time.
-    """
+    """The result of an execution, which acknowledges the dispatch that `claim` owns."""
     answer: Message | None = None
-    """A message of the run that was committed earlier and may be the answer with which `run` ends."""
+    """An earlier committed message of the run, which may be the answer with which `run` ends."""
     ended_before: RunRecord | None = None
-    """A run of the thread that ended before this commit, and whose answer the commit repeats."""
+    """An earlier run of the thread, whose answer the commit repeats."""
     queues: RunDispatch | None = None
     queue_cap: int | None = None
     claimed_by: ClaimRequest | None = None
 
     @property
     def locks(self) -> set[str]:
-        """The locks that the commit needs: for the thread, its parent, and its events and effects."""
+        """The names of the locks for the commit's thread, its parent, its events and its effects."""
         threads = [self.thread_id, *([self.parent_thread_id] if self.parent_thread_id else [])]
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
-        limits = {LIMITS} if self.spends else set[str]()  # a run that starts next must see the spending
+        limits = {LIMITS} if self.spends else set[str]()  # the run that starts next must see the spending
         return set(map(thread_lock, threads)).union(limits, *drafts)
 
 
@@ -196,11 +196,11 @@ class Committed(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
-    """The dispatch that was enqueued, or whose execution started or ended, in its stored form."""
+    """The stored dispatch that was enqueued, or whose execution started or ended."""
     leaves_queued: bool = False
-    """Whether queued dispatches remain on the thread; set by commits that end an execution."""
+    """Whether queued dispatches remain on the thread; set only if the commit ends an execution."""
     leaves_waiting: bool = False
-    """Whether pending messages remain on the thread; set by commits that end an execution."""
+    """Whether pending messages remain on the thread; set only if the commit ends an execution."""
 
 
 class CommitCoordinator(Protocol):
@@ -208,7 +208,7 @@ class CommitCoordinator(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which this coordinator writes."""
+        """The name of the database to which the coordinator writes."""
         ...
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
@@ -223,25 +223,27 @@ class CommitCoordinator(Protocol):
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
-            StoreError: Nothing was written. Only after CommitUnknown, the commit may have been written.
+            StoreError: Nothing was written; only after CommitUnknown, the commit may have been written.
         """
         ...
 
 
 Beginning = tuple[RunDispatch, RunRecord | None]
-"""A claimed dispatch and, if its run starts with it, the run."""
+"""A claimed dispatch, and its run if the claim starts the run."""
 
 
 Places = Collection[str] | None
-"""The places whose threads a consumer runs, besides threads for any place; None means every place."""
+"""The places whose threads a consumer executes, in addition to threads without a place; None means every
+place.
+"""
 
 
 MAX_COUNTED: Final = 1_000
-"""Maximum count reported for successfully ended dispatches of one kind."""
+"""Maximum of the counter for successful dispatches of one kind."""
 
 
 class DueThread(NamedTuple):
-    """A thread with a due dispatch, and the facts that limits need to count it."""
+    """A thread with a due dispatch, and the facts with which limits count the dispatch."""
 
     thread_id: str
     tenant: str

@@ -1,13 +1,13 @@
-"""Runners, which execute the runs of agents, and the port that provides an agent's runner.
+"""Runners, which execute the runs of agents, and the port that returns the runner of an agent.
 
 A runner of the kind `command` starts a program for each run: the program receives the prompt, and its output
-is the answer. The recipe determines how the output is parsed. A runner of the kind `acp` starts a program and
-communicates with it while it works. The other kinds start no program: `model` uses the built-in loop with a
-model endpoint, and `http` uses another server.
+is the answer. The recipe determines how the output is parsed. A runner of the kind `acp` starts a program,
+and exchanges messages with it during the run. The other kinds start no program: `model` uses the built-in
+agent loop with a model endpoint, and `http` sends runs to another server.
 
 The fields of all kinds are checked in the same way. An error names the field and the remedy, and never
-contains a value that may be secret. A runner stores only the name of the server's environment variable that
-holds its key or secret. A run reads the variable when it needs the value, and the value is never stored.
+contains a value that may be secret. A runner does not store its key or secret, only the name of the server's
+environment variable with that value. A run reads the variable when it needs the value.
 """
 
 import json
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class RunnerKind(StrEnum):
-    """The kind of a runner: a program per run, a program with a protocol, a model loop, or another server."""
+    """How a runner executes runs: by a program per run, a program with a protocol, a model or a server."""
 
     COMMAND = "command"
     ACP = "acp"
@@ -44,16 +44,16 @@ class RunnerKind(StrEnum):
 
 
 def refused(name: str, value: object, what: str, remedy: str | None = None) -> InvalidRunner:
-    """Return the error for an invalid field."""
+    """Return the error for an invalid field of a runner."""
     return InvalidRunner(f"the runner's {name} is invalid: {what}", value=value, remedy=remedy)
 
 
 def told_fields(
     plain: Mapping[str, Json], kind: type[Any], *, times: Collection[str] = (), needed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a runner's fields from plain data, with durations converted.
+    """Return the fields of a runner from plain data; durations are converted.
 
-    `needed` maps the required fields to their descriptions.
+    `needed` maps each required field to its description.
 
     Raises:
         InvalidRunner: A field is unknown or missing, or a duration is invalid.
@@ -74,7 +74,7 @@ def told_fields(
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
-    """Return the enum member with the given value."""
+    """Return the member of an enum with this value."""
     by_value = {item.value: item for item in kind}
     if not isinstance(value, str) or value not in by_value:
         raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(by_value)}")
@@ -82,7 +82,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Check that a value is a list of texts that can be program arguments, and return the texts."""
+    """Return a list of texts, after checking that each can be an argument of a program."""
     if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
         raise refused(name, value, "it must be a list of strings")
     if not all(can_be_given(item) for item in value):
@@ -101,7 +101,7 @@ def can_be_given(text: str) -> bool:
 
 
 def refuse_variable(name: object, of: str) -> None:
-    """Raise if the name of an environment variable is invalid."""
+    """Raise an error if the name of an environment variable is invalid."""
     if not isinstance(name, str) or not name or "=" in name or not can_be_given(name):
         raise refused(
             of, name if isinstance(name, str) else None, "it is not a valid environment variable name"
@@ -109,19 +109,19 @@ def refuse_variable(name: object, of: str) -> None:
 
 
 def refuse_time(length: object, name: str) -> None:
-    """Raise if the time limit of a run is invalid."""
+    """Raise an error if the time limit for runs is invalid."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= MAX_TIMEOUT:
         raise refused(name, length, _TIME_LIMITS)
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
-    """Raise unless the value is an integer from 1 to `most`."""
+    """Raise an error unless the value is an integer from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise refused(name, value, f"it must be an integer from 1 to {most}")
 
 
 def refuse_switch(value: object, name: str) -> None:
-    """Raise unless the value is true or false."""
+    """Raise an error unless the value is true or false."""
     if not isinstance(value, bool):
         raise refused(name, value, "it must be true or false")
 
@@ -143,7 +143,7 @@ MAX_STEPS: Final = 1_000
 MAX_INSTRUCTIONS_LENGTH: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
-"""Listen addresses that stand for all addresses of the machine."""
+"""Listen addresses that mean all addresses of the machine."""
 USUAL_TOOLS: Final = (
     "send_message",
     "reply_message",
@@ -161,10 +161,10 @@ _TOOL: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRunner:
-    """A runner that executes runs in the built-in loop, with a model that supports the OpenAI protocol.
+    """A runner that executes runs in the built-in agent loop, with a model that uses the OpenAI protocol.
 
-    `api_key_env` names the variable with the key, if the endpoint needs one. `tools` lists the mail
-    operations that the model may call; it always calls them as the agent.
+    `api_key_env` names the environment variable with the key, if the endpoint needs a key. `tools` lists the
+    mail operations that the model may call; the calls always act as the agent.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.MODEL
@@ -180,10 +180,10 @@ class ModelRunner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Raise if a field is invalid.
+        """Raise an error if a field is invalid.
 
         Raises:
-            InvalidRunner: A field breaks its rule; the message names it.
+            InvalidRunner: A field breaks its rule; the message names the field.
         """
         parts = _address(self.base_url, "base_url")
         if parts.query:
@@ -223,7 +223,7 @@ class ModelRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "ModelRunner":
-        """Build a runner from plain data; omitted fields get their defaults.
+        """Create a runner from plain data; missing fields get their defaults.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -236,11 +236,12 @@ class ModelRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRunner:
-    """A runner that sends each run as a signed request to another server, which executes it.
+    """A runner that sends each run in a signed request to another server, which executes the run.
 
-    `secret_env` names the variable that holds the shared secret, and `secret_file` the private file that
-    holds it. Unencrypted http is allowed only to this machine, unless `allow_plain` is set. `callback_base`
-    is the URL at which the other server reaches this one; a server on this machine does not need it.
+    `secret_env` names the variable with the shared secret, and `secret_file` the private file with it.
+    Unencrypted http is allowed only for a server on this machine, unless `allow_plain` is set.
+    `callback_base` is the URL at which the other server reaches this one; a server on this machine does not
+    need it.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.HTTP
@@ -255,10 +256,10 @@ class HttpRunner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Raise if a field is invalid.
+        """Raise an error if a field is invalid.
 
         Raises:
-            InvalidRunner: A field breaks its rule; the message names it.
+            InvalidRunner: A field breaks its rule; the message names the field.
         """
         refuse_switch(self.allow_plain, "allow_plain")
         self._refuse_plain(_address(self.url, "url"), "url")
@@ -293,9 +294,9 @@ class HttpRunner:
             raise refused("secret_file", None, "secret_file must be an absolute path")
 
     def callback(self, address: str) -> str | None:
-        """Return the URL at which the other server reaches this one, which listens at `address`.
+        """Return the URL for results; the other server sends them to this server, which listens at `address`.
 
-        Return None if the other server cannot reach it.
+        Return None if the other server cannot reach this one.
         """
         if self.callback_base is not None:
             return self.callback_base.rstrip("/")
@@ -319,7 +320,7 @@ class HttpRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "HttpRunner":
-        """Build a runner from plain data; omitted fields get their defaults.
+        """Create a runner from plain data; missing fields get their defaults.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -331,7 +332,7 @@ class HttpRunner:
 
 
 def _address(value: object, name: str) -> SplitResult:
-    """Return the parts of an http URL; an error does not quote the URL, because it may contain a password."""
+    """Return the parts of an http URL; errors do not quote the URL, because it may contain a password."""
     remedy = "write a URL that begins with https:// or http://, without user name and password"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         raise refused(name, None, "it is not a valid URL", remedy)
@@ -346,19 +347,21 @@ def _address(value: object, name: str) -> SplitResult:
 
 
 PROMPT = "{prompt}"
-"""Placeholder for the prompt, which replaces a whole argument if the prompt is passed as an argument."""
+"""Placeholder for the prompt, if it is passed as an argument; the argument must contain nothing else."""
 PROMPT_FILE = "{prompt_file}"
-"""Placeholder for the path of the file with the prompt, usable inside any argument."""
+"""Placeholder for the path of the file with the prompt, which any part of an argument can contain."""
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 RESERVED_ENV = frozenset(f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH"))
-"""Environment variables that the server sets for each program."""
+"""Names of the environment variables that the server sets for each program."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
-"""The kinds of runner that are programs."""
+"""The kinds of runners that start a program."""
 STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}
-"""For each recipe, the argument that shows that a custom command accepts messages while its program works."""
+"""The argument in a custom command, for each recipe, that shows that the program accepts messages while it
+works.
+"""
 DEFAULT_OUTPUT_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 16 << 20
-"""Maximum size of an answer, which becomes a message of the thread; larger content belongs in a file."""
+"""Maximum size of an answer, which becomes a message; an agent must put longer content into a file."""
 
 
 class Recipe(StrEnum):
@@ -374,18 +377,18 @@ class Recipe(StrEnum):
 
 
 WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
-"""Recipes of programs that cannot resume a session."""
+"""The recipes of programs that cannot resume a session."""
 
 
 class SessionPer(StrEnum):
-    """The runs of an agent that share a client session: the runs of one mail thread, or all runs."""
+    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
 
     THREAD = "thread"
     AGENT = "agent"
 
 
 class PromptWay(StrEnum):
-    """The way in which the program receives the prompt."""
+    """How the program receives the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"
@@ -401,13 +404,13 @@ def is_place(name: object) -> bool:
 class Runner:
     """A program, of the kind `command` or `acp`, that executes an agent's runs.
 
-    `argv` is executed without a shell; it may be empty if the recipe has its own command. `env` sets
-    variables, `pass_env` names variables to copy from the server's environment. The last `max_output_bytes`
-    of an answer are kept. With `resume`, the program continues its session: there is one for each mail thread
-    or, depending on `session_per`, one for the agent. If several servers share a database, only those with
-    the host name or label `runs_on` start the program; if `runs_on` is empty, any server does. Up to
-    `runs_at_once` runs execute at the same time, each on a different mail thread. With `claims_tasks`, the
-    server claims ready tasks for the agent, and starts a run for each.
+    `argv` is executed without a shell; it may be empty if the recipe has a command. `env` sets variables, and
+    `pass_env` names variables to copy from the server's environment. If an answer is longer than
+    `max_output_bytes`, only its end is kept. With `resume`, the program continues its session: one for each
+    mail thread or, depending on `session_per`, one for the agent. If several servers share a database, only
+    servers with the host name or label `runs_on` start the program; if `runs_on` is empty, any server does.
+    Up to `runs_at_once` runs execute at the same time, each on a different mail thread. With `claims_tasks`,
+    the server claims ready tasks for the agent, and starts a run for each.
 
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
     """
@@ -429,10 +432,10 @@ class Runner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Raise if a field is invalid, and copy the environment so that callers cannot change it later.
+        """Raise an error if a field is invalid; copy the environment, so that callers cannot change it.
 
         Raises:
-            InvalidRunner: A field breaks its rule; the message names it.
+            InvalidRunner: A field breaks its rule; the message names the field.
         """
         object.__setattr__(self, "kind", one_of(RunnerKind, self.kind, "kind"))
         if self.kind not in PROGRAMS:
@@ -442,7 +445,7 @@ class Runner:
         object.__setattr__(self, "session_per", one_of(SessionPer, self.session_per, "session_per"))
         object.__setattr__(self, "argv", words(self.argv, "argv"))
         object.__setattr__(self, "pass_env", words(self.pass_env, "pass_env"))
-        # A checked copy. An error names the variable but never its value, which may be a secret.
+        # A checked copy of the environment. Errors name a variable but not its value, which may be a secret.
         value = self.env
         if not isinstance(value, Mapping):
             raise refused("env", type(value).__name__, "it must be a table of strings")
@@ -457,7 +460,7 @@ class Runner:
 
     @property
     def is_steered(self) -> bool:
-        """Whether an active run of this runner receives new messages."""
+        """Whether new messages are passed to an active run of this runner."""
         word = STEERED.get(self.recipe)
         can_be = self.kind is RunnerKind.COMMAND and self.prompt is PromptWay.STDIN and word is not None
         return can_be and (not self.argv or word in self.argv)
@@ -487,7 +490,7 @@ class Runner:
             raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
 
     def _refuse_prompt(self) -> None:
-        """Raise if the prompt would be passed in another way than through the protocol."""
+        """Raise an error if the prompt would not be passed through the protocol."""
         what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
         if self.prompt is not PromptWay.STDIN:
             raise refused("prompt", self.prompt.value, what, remedy)
@@ -543,7 +546,7 @@ class Runner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "Runner":
-        """Build a runner from plain data; omitted fields get their defaults.
+        """Create a runner from plain data; missing fields get their defaults.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -557,9 +560,9 @@ AnyRunner = Runner | ModelRunner | HttpRunner
 
 
 def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunner:
-    """Build a runner from plain data; omitted fields get their defaults.
+    """Create a runner from plain data; missing fields get their defaults.
 
-    `home` is the working folder for a program that does not set one.
+    `home` is the working folder of a program whose data does not name one.
 
     Raises:
         InvalidRunner: The kind is unknown, or a field is unknown, missing or breaks its rule.
@@ -576,12 +579,12 @@ def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunne
 
 
 class Runners(Protocol):
-    """Provides the runners of agents."""
+    """Returns the runners of agents."""
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the agent's runner, or None if it has none; `agent_id` is the id in the activation.
+        """Return the runner of the agent with this id, or None if the agent has no runner.
 
-        `agent` is the agent's record, if it has already been read for the same run.
+        `agent` is the agent's record, if it was already read for the same run.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -598,7 +601,7 @@ def _refuse_name(name: str, of: str) -> None:
 
 @lru_cache(maxsize=1_024)
 def read_runner(kept: str) -> AnyRunner:
-    """Parse a stored runner. Because runners are immutable, the result is cached, keyed by the text.
+    """Parse the stored form of a runner; the result is immutable, and cached under the stored text.
 
     Raises:
         InvalidRunner: The text cannot be parsed, or a field breaks its rule.
@@ -616,14 +619,15 @@ def written_runner(runner: AnyRunner) -> str:
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return the host name or label of the servers that may start the program; '' for any server."""
+    """Return the host name or label of the servers that may start the program; '' means any server."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 
 def reads_at_work(kept: str) -> bool:
     """Return whether an active run reads messages that arrive on its thread.
 
-    Most programs read their input only once; they fetch later messages themselves, or a hook shows them.
+    Most programs read their input only once; they fetch later messages themselves, or see them through a
+    hook.
     """
     try:
         runner = read_runner(kept)

@@ -1,4 +1,4 @@
-"""Runs and threads: a run is one request with its outcome, and a thread is the conversation it belongs to.
+"""Runs, which are requests with their outcomes, and threads, the conversations to which the runs belong.
 
     created ──▶ running ──▶ done
        │          │  ▲       ▲ ▲
@@ -6,7 +6,7 @@
        │         waiting ────┘ │
        └───────────────────────┘      a status may also stay unchanged; done is final
 
-A run changes its status only along these arrows. They are independent of the dispatch state `Acked`.
+The status of a run changes only along these arrows; it does not depend on the dispatch state `Acked`.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolC
 
 
 class RunStatus(StrEnum):
-    """The state of a run."""
+    """Whether a run was created, is active, waits or has ended."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -42,14 +42,14 @@ LEGAL_MOVES = {
     RunStatus.WAITING: {RunStatus.WAITING, RunStatus.RUNNING, RunStatus.DONE},
     RunStatus.DONE: {RunStatus.DONE},
 }
-"""The permitted changes of status.
+"""The statuses to which each status can change.
 
-A run goes from `created` to `waiting` if a budget stops it before its first step.
+A run changes from `created` to `waiting` if a budget stops it before its first step.
 """
 
 
 class TerminationKind(StrEnum):
-    """The kinds of reasons why a run ends or is suspended."""
+    """The kinds of reasons for which a run ends or is suspended."""
 
     NATURAL_END = "natural_end"
     BEHAVIOR_REQUESTED = "behavior_requested"
@@ -64,9 +64,9 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """The reason why a run ended; `value` is a stop code, an obstacle or an error text, `detail` its code.
+    """Why a run ended: `value` is a stop code, an obstacle or an error text, and `detail` its code.
 
-    The `value` of a natural end is None, or `CUT_OFF` if the answer reached the model's token limit.
+    If an agent has finished, `value` is None, or `CUT_OFF` if the answer reached the model's token limit.
     """
 
     type: TerminationKind
@@ -75,27 +75,27 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
     @classmethod
     def natural_end(cls) -> "TerminationReason":
-        """Return the reason for a run whose agent has finished."""
+        """Return the reason of a run whose agent has finished."""
         return cls(type=TerminationKind.NATURAL_END)
 
     @classmethod
     def cut_off(cls) -> "TerminationReason":
-        """Return the reason for a run whose answer ended at the model's token limit."""
+        """Return the reason of a run whose answer reached the model's token limit."""
         return cls(type=TerminationKind.NATURAL_END, value=CUT_OFF)
 
     @classmethod
     def cancelled(cls) -> "TerminationReason":
-        """Return the reason for a run that was cancelled."""
+        """Return the reason of a run that was cancelled."""
         return cls(type=TerminationKind.CANCELLED)
 
     @classmethod
     def suspended(cls) -> "TerminationReason":
-        """Return the reason for a run that waits for a decision."""
+        """Return the reason of a run that waits for a decision."""
         return cls(type=TerminationKind.SUSPENDED)
 
     @classmethod
     def error(cls, text: str, code: str | None = None) -> "TerminationReason":
-        """Return the reason for a run that failed; `code` is the code of the postroom error."""
+        """Return the reason of a run that failed; `code` is the code of the postroom error."""
         return cls(type=TerminationKind.ERROR, value=text, detail=code)
 
     @property
@@ -105,7 +105,7 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
 
 class WaitingReason(StrEnum):
-    """The event that a run waits for."""
+    """The kind of event that a run waits for."""
 
     TOOL_PERMISSION = "tool_permission"
     USER_INPUT = "user_input"
@@ -116,13 +116,13 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """The consequence when a question times out; a missing answer never counts as a yes."""
+    """What happens when a question times out; a missing answer never counts as a yes."""
 
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run continues on its own, and gets the information that nobody answered."""
+    """The run continues, and is told that nobody answered."""
 
 
 def _shorten(arguments: Json, most: int = 600) -> str:
@@ -131,7 +131,7 @@ def _shorten(arguments: Json, most: int = 600) -> str:
 
 
 class RunWaitingTicket(Record, frozen=True, kw_only=True):
-    """One open question of a waiting run."""
+    """An open question of a waiting run."""
 
     ticket_id: str
     tool_call_id: str
@@ -141,14 +141,14 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     reason: str = ""
     updated_at: int = 0
     expires_at: int | None = None
-    """The time until which an answer is accepted; None for no limit."""
+    """The time until which an answer is accepted; None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
-    """The kind of answer that the question accepts, and the people who may give it."""
+    """The kind of answer that the question accepts, and who may answer."""
 
     @property
     def question(self) -> str:
-        """The text of the question, as shown to a person."""
+        """The text of the question, as people see it."""
         is_kind = not self.reason or self.reason in list(WaitingReason)
         what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
         is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
@@ -156,20 +156,20 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> int | None:
-        """The time at which the run's wait for an answer ends; None if it does not end by itself."""
+        """When the run stops waiting for an answer; None if it waits without a limit."""
         return self.expires_at if self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO) else None
 
     def is_over(self, now: int) -> bool:
-        """Return whether the question's timeout has passed, so that the run no longer waits."""
+        """Return whether the question has timed out, so that the run no longer waits."""
         return self.ends_at is not None and self.ends_at <= now
 
     def goes_on(self, now: int) -> bool:
-        """Return whether the run has continued without an answer, so that answers are no longer accepted."""
+        """Return whether the run has continued without an answer, so that it accepts none any longer."""
         is_late = self.expires_at is not None and self.expires_at <= now
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
     def refuse_late(self, now: int) -> None:
-        """Raise if the run has already continued without an answer.
+        """Raise an error if the run has already continued without an answer.
 
         Raises:
             StaleDecision: The run has already continued.
@@ -183,7 +183,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
 
 class RunWaitingState(Record, frozen=True, kw_only=True):
-    """The event that a run waits for, and its open questions."""
+    """The event that a run waits for, and the run's open questions."""
 
     reason: WaitingReason
     tickets: tuple[RunWaitingTicket, ...] = ()
@@ -223,7 +223,7 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
 
 
 class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The messages with which a run starts; the triggers are the messages that caused it."""
+    """The messages with which a run starts; the triggers are the messages that caused the run."""
 
     thread_id: str
     range: SeqRange | None = None
@@ -231,7 +231,7 @@ class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """State that an executor stores between steps, in a format that only the executor knows."""
+    """State that an executor stores between steps, in a format of its own."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return how far each amount exceeds that of `other`; 0 if it does not exceed it."""
+        """Return by how much each amount exceeds that of `other`; 0 if it does not."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),
@@ -264,7 +264,7 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One request on a thread, with its outcome. All times are in milliseconds since the epoch."""
+    """A request on a thread, with its outcome; all times are in milliseconds since the epoch."""
 
     run_id: str
     thread_id: str
@@ -283,9 +283,9 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     transport_request_id: str | None = None
     waiting: RunWaitingState | None = None
     answered: tuple[AnsweredTicket, ...] = ()
-    """The answers to the run's questions, in order. They are stored with the change that resumes the run.
+    """The answers to the run's questions, in order; stored by the change that resumes the run.
 
-    If the run ends while it asks, its open questions are added, with the reason why nobody answered them.
+    When a run ends, its open questions are added, with the reason why nobody answered them.
     """
     created_at: int = 0
     started_at: int | None = None
@@ -296,10 +296,10 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     state: PersistedState | None = None
 
     def __post_init__(self) -> None:
-        """Raise if the combination of fields is invalid.
+        """Raise an error if the fields contradict one another.
 
         Raises:
-            InvalidRecord: An id is blank, or the status does not fit the other fields.
+            InvalidRecord: An id is blank, or the status contradicts the other fields.
         """
         if not (self.run_id.strip() and self.thread_id.strip() and self.agent_id.strip()):
             raise InvalidRecord("a run's run id, thread id and agent id must not be blank", value=self.run_id)
@@ -314,7 +314,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the run has not ended yet."""
         return self.status is not RunStatus.DONE
 
     @property
@@ -324,7 +324,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
-        """The unanswered questions that the run waits for; other events may resume it, too."""
+        """The unanswered questions of the run; other events may resume the run, too."""
         tickets = [answered.ticket for answered in self.answered]
         return tuple(
             ticket for ticket in (self.waiting.tickets if self.waiting else ()) if ticket not in tickets
@@ -332,11 +332,11 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_background_task_waiting(self) -> bool:
-        """Whether the run waits for background tasks that it has started itself."""
+        """Whether the run waits for background tasks that it started."""
         return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
 
     def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
-        """Return the run in its state after the start of its first execution."""
+        """Return a copy of the run after its first execution has started."""
         return replace(
             self,
             status=RunStatus.RUNNING,
@@ -349,7 +349,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     def ended(
         self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
     ) -> "RunRecord":
-        """Return the run as ended for this reason."""
+        """Return a copy of the run that has ended for this reason."""
         text = termination.value if termination.type is TerminationKind.ERROR else None
         closed = [AnsweredTicket.closed(ticket, termination, now=now) for ticket in self.open_tickets]
         return replace(
@@ -366,7 +366,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Thread(Record, frozen=True, kw_only=True):
-    """A conversation, and pointers to its runs."""
+    """A conversation, with the ids of its open, active and latest runs."""
 
     id: str
     title: str | None = None
@@ -386,7 +386,7 @@ class Thread(Record, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        """Raise if the thread has no name or is its own parent.
+        """Raise an error if the thread has no name, or is its own parent.
 
         Raises:
             InvalidRecord: The thread has no name, or is its own parent.
@@ -397,16 +397,15 @@ class Thread(Record, frozen=True, kw_only=True):
             raise InvalidRecord("a thread cannot be its own parent", value=self.id)
 
     def with_messages(self, count: int, *, now: int) -> "Thread":
-        """Return the thread with `count` more messages."""
+        """Return a copy of the thread with `count` more messages."""
         if not count:
             return self
         return replace(self, message_count=self.message_count + count, updated_at=max(now, self.updated_at))
 
     def after(self, run: RunRecord) -> "Thread":
-        """Return the thread with its pointers updated after a write of `run`.
+        """Return a copy of the thread after a write of `run`, with updated run ids.
 
-        Pointers stay unchanged if the run is older than the newest known run; pointers to a run that is done
-        are cleared.
+        The ids stay unchanged if the run is older than the newest known run; ids of ended runs are cleared.
         """
         done = run.status is RunStatus.DONE
         has_started = run.status is not RunStatus.CREATED
@@ -432,9 +431,7 @@ class Thread(Record, frozen=True, kw_only=True):
 
 
 _REFUSALS = frozenset({ContentFiltered.code, ContextOverflow.code, RequestRefused.code})
-"""Codes of errors that the run's input causes, and that would make each later run fail too if it read that
-input.
-"""
+"""Codes of errors that the input of a run causes; another run with the same input would fail, too."""
 
 
 def is_set_aside(termination: TerminationReason | None) -> bool:
@@ -443,55 +440,54 @@ def is_set_aside(termination: TerminationReason | None) -> bool:
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """The text that a model reads instead of the older messages of a conversation.
+    """The text that replaces the older messages of a conversation for the model.
 
-    Each summary extends the previous one.
+    Each summary includes the one before it.
     """
 
     number: int
-    """The number of the summary in its thread, counted from 1."""
+    """The number of the summary on its thread; the first one has the number 1."""
     text: str
     left_out: int = 0
-    """Number of messages that are neither shown nor summarized, because the model cannot summarize them."""
+    """Number of messages that are neither shown nor summarized, because the model could not summarize them.
+    """
     model: str = ""
     window: int | None = None
-    """The size of the model's context in tokens, if its endpoint has reported it."""
+    """The size of the model's context in tokens, if the endpoint has reported it."""
     since: int = 0
-    """Runs that ended, and were last changed before this time, are completely summarized or hidden."""
+    """Every run that has ended and was last changed before this time is completely summarized or hidden."""
 
 
 class SummaryDraft(Record, frozen=True, kw_only=True):
-    """A summary to be stored, with the messages that it adds to the summary that it extends."""
+    """A summary to store, with the messages that it summarizes in addition to the previous summary."""
 
     summary: Summary
     covers: tuple[str, ...] = ()
-    """The ids of the summarized messages."""
+    """The ids of the messages that are summarized."""
     hides: tuple[str, ...] = ()
-    """The ids of omitted messages. A later run sees such a message only if it starts with it again."""
+    """The ids of messages that are left out; a later run sees them only if it starts with them again."""
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages and its position: the time of its start or, if it never started, of its end."""
+    """A run with its messages and its position: when it started or, if it never started, when it ended."""
 
     run_id: str
     asked: tuple[str, ...] = ()
-    """The ids of its input messages."""
+    """The ids of the messages with which the run started."""
     began: int | None = None
     is_unbegun: bool = False
-    """Whether the run ended without having started. Such a run is sorted after runs that started at the same
-    time.
-    """
+    """Whether the run ended before it started; it then comes after runs that started at the same time."""
     created_at: int = 0
     takes_back: tuple[str, ...] = ()
     """The runs that this run rolled back; no later run sees them."""
     is_set_aside: bool = False
-    """Whether the model refused the input of the run."""
+    """Whether the model rejected the input of the run."""
     is_to_come: bool = False
-    """Whether the run is queued, waiting or active."""
+    """Whether the run is still queued, waiting or active."""
 
     @classmethod
     def of(cls, run: RunRecord) -> "Turn":
-        """Return the turn of a run."""
+        """Return the messages and the position of a run."""
         return cls(
             run_id=run.run_id,
             asked=run.input.trigger_message_ids if run.input is not None else (),
@@ -505,19 +501,19 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class Conversation(Record, frozen=True, kw_only=True):
-    """A thread as a run sees it: the newest valid summary and the messages after it, in order."""
+    """A thread as one run sees it: the newest valid summary and the messages after it, in order."""
 
     messages: tuple[Message, ...]
     summary: Summary | None = None
     hidden: tuple[str, ...] = ()
-    """The ids of messages after the summary that are hidden: a run sees them only if it starts with them
+    """The ids of messages after the summary that are hidden; a run sees them only if it starts with them
     again.
     """
     turns: tuple[Turn, ...] = ()
-    """The runs of these messages, and the runs that have not ended."""
+    """The runs to which these messages belong, and all open runs."""
 
     def since(self, kept: frozenset[str], run_id: str) -> int:
-        """Return the creation time of the oldest run that a summary of all messages but `kept` omits."""
+        """Return the creation time of the first run that a summary of all messages but `kept` omits."""
         fields = {_said_by(message) for message in self.messages if message.id in kept}
         return min(
             (
@@ -535,10 +531,10 @@ class Conversation(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
-    The input and output of other runs are omitted if those runs have not ended, were rolled back, or had
-    input that the model refused. The remaining runs are ordered by their start, so that each answer follows
-    its question, regardless of when the question was enqueued. The run itself comes last. A message that
-    belongs to no run stays after the message that precedes it.
+    The input and output of another run are omitted if that run has not ended, was rolled back, or had input
+    that the model rejected. The remaining runs are ordered by their start, so that each answer follows its
+    question, no matter when the question was enqueued. The run itself comes last. A message that belongs to
+    no run stays after the message before it.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}
@@ -554,7 +550,7 @@ def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Tu
         place_of[turn.run_id] = place
         asked_by.update(
             dict.fromkeys(turn.asked, turn.run_id)
-        )  # a message that was replayed belongs to its latest run
+        )  # a replayed message belongs to its latest run
     gone = {turn.run_id for turn in turns if turn.is_set_aside} - {run_id}
     gone.update(run for turn in turns for run in turn.takes_back)
     to_come = {turn.run_id for turn in turns if turn.is_to_come} - {run_id}

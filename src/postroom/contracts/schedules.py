@@ -1,11 +1,11 @@
-"""Schedules: work that is submitted repeatedly, at the times of a cron expression or an interval.
+"""Schedules, which submit work repeatedly at the times of a cron expression or an interval.
 
     due ─▶ one change: still due? ─▶ submitted, and the next instant stored ─▶ due again at that instant
                                  └─▶ skipped: too late, or its last run is still open
 
-Each time at which a schedule is due is a *tick*. The transaction that submits work for a tick also advances
-the schedule. Therefore each tick is submitted only once, regardless of the number of workers. After the clock
-is set back, an interval or an hourly cron expression continues according to the new time.
+Each time at which a schedule is due is a *tick*. The transaction that submits the work of a tick also
+advances the schedule. Therefore each tick is submitted only once, no matter how many workers there are. After
+the clock is set back, an interval or an hourly cron expression follows the new time.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 SCHEDULES: Final = "schedules"
-"""The topic of notifications that a schedule may be due earlier than expected."""
+"""The topic of notifications that a schedule may be due earlier than before."""
 
 
 class Missed(StrEnum):
-    """The treatment of ticks that were missed because no worker was running."""
+    """What happens to ticks that were missed because no worker was running."""
 
     SKIP = "skip"
-    """They are skipped, and the schedule continues with the next tick."""
+    """Missed ticks are skipped, and the schedule continues with the next tick."""
     ONCE = "once"
-    """They are replaced by a single submission."""
+    """All missed ticks are replaced by one submission."""
     ALL = "all"
-    """Each of them is submitted, but only the newest up to a maximum."""
+    """Each missed tick is submitted, but only the newest ticks, up to a maximum."""
 
 
 class Overlap(StrEnum):
-    """The treatment of a tick while the previous submission is still open."""
+    """What happens at a tick if the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"
@@ -38,48 +38,47 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A stored schedule, with a cron expression or an interval."""
+    """A stored schedule, which has a cron expression or an interval."""
 
     schedule_id: str
     kind: str
-    """The kind of submission: `run` or `mail`. Names are unique within a kind."""
+    """The kind of work that is submitted: `run` or `mail`. Names of schedules are unique within a kind."""
     name: str
     cron: str | None
     every_ms: int | None
     zone: str
     """The time zone of the cron expression."""
     payload: dict[str, Json]
-    """The submission, in the format that its kind defines."""
+    """The work to submit, in a format that depends on the kind."""
     missed: Missed
     overlap: Overlap
     jitter_ms: int
-    """Maximum random delay of a tick in milliseconds, chosen again for each tick."""
+    """Maximum random delay of a tick in milliseconds; the delay differs from tick to tick."""
     created_at: int
     starts_at: int
-    """The time from which the interval is counted."""
+    """The time at which the interval starts."""
     tick_at: int
     """The next tick."""
     next_at: int | None
-    """The time of the next submission; None while the schedule is paused."""
+    """When work is submitted next; None while the schedule is paused."""
     submitted: int = 0
     """Number of submissions."""
     passed_over: int = 0
-    """Number of ticks that were skipped because they were too late, or because the last run was still open.
-    """
+    """Number of ticks that were skipped because they were late, or because the last run was still open."""
     last_at: int | None = None
     last_id: str | None = None
-    """The id of the last submitted run or message."""
+    """The id of the run or message that was submitted last."""
     last_error: str | None = None
-    """The error at the last tick; None if its work was submitted."""
+    """The error of the last tick; None if its work was submitted."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether the schedule is paused, so that nothing is submitted until it is resumed."""
+        """Whether the schedule is paused, so that it submits nothing until it is resumed."""
         return self.next_at is None
 
     @property
     def lock(self) -> str:
-        """The name of its lock."""
+        """The name of the lock on this schedule."""
         return schedule_lock(self.kind, self.name)
 
 

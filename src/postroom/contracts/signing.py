@@ -1,7 +1,8 @@
-"""Signatures with which postroom and other servers prove that they know a shared secret.
+"""Signatures with which servers prove to each other that they know a shared secret.
 
-`X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<content>`, and `X-Postroom-Timestamp` is
-that time in seconds since the epoch. The content is the request body exactly as it was sent.
+The header `X-Postroom-Signature: v1=<hex>` contains the HMAC-SHA256 of `<timestamp>.<content>`. The header
+`X-Postroom-Timestamp` contains the timestamp in seconds since the epoch. The content is the request body
+exactly as it was sent.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ SIGNATURE: Final = "X-Postroom-Signature"
 TIMESTAMP: Final = "X-Postroom-Timestamp"
 WINDOW_SECONDS: Final = 300
 MIN_SECRET_LENGTH: Final = 16
-"""Minimum number of characters; a shorter secret could be found by brute force from its signatures."""
+"""Minimum number of characters; a shorter secret could be guessed from its signatures by brute force."""
 _TIME: Final = re.compile(r"[0-9]{1,12}")
 
 
@@ -25,23 +26,23 @@ class Proof(StrEnum):
     GOOD = "good"
     WRONG = "wrong"
     TOO_OLD = "too old"
-    """The signature was made more than five minutes before or after now."""
+    """The time of the signature differs from the current time by more than five minutes."""
 
 
 def signature(secret: str, timestamp: str, content: bytes) -> str:
-    """Return the `v1=` signature of content at a time in seconds since the epoch."""
+    """Return the `v1=` signature for content and a timestamp in seconds since the epoch."""
     key = secret.encode("utf-8", "surrogateescape")
     return f"v1={hmac.digest(key, timestamp.encode() + b'.' + content, 'sha256').hex()}"
 
 
 def signed(secret: str, content: bytes, *, now: int) -> dict[str, str]:
-    """Return headers with a signature of the content at this time."""
+    """Return headers that sign the content at this time."""
     timestamp = str(now // 1000)
     return {TIMESTAMP: timestamp, SIGNATURE: signature(secret, timestamp, content)}
 
 
 def proof_of(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> Proof:
-    """Verify the signature of the content in the headers."""
+    """Verify the signature that the headers contain for the content."""
     timestamp = headers.get(TIMESTAMP, "")
     is_right = same_secret(headers.get(SIGNATURE, ""), signature(secret, timestamp, content))
     if not is_right or not _TIME.fullmatch(timestamp):
@@ -50,6 +51,6 @@ def proof_of(secret: str, headers: Mapping[str, str], content: bytes, *, now: in
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """Compare secrets in a time that does not depend on their lengths or on the first difference."""
+    """Compare two secrets in a time that depends neither on their lengths nor on the first difference."""
     hashes = (hashlib.sha256(value.encode("utf-8", "surrogatepass")).digest() for value in (given, expected))
     return hmac.compare_digest(*hashes)

@@ -1,4 +1,4 @@
-"""Configuration file tables as records, which `postroom.app.tables` reads."""
+"""Records for tables of configuration files, which `postroom.app.tables` reads."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,7 +9,7 @@ from postroom.contracts.records import Meta, Record
 
 
 class Secret(str):
-    """A text that is hidden in its own `repr` and in the `repr` of a record that contains it."""
+    """A text that its own `repr`, and the `repr` of a record with it, do not show."""
 
     __slots__ = ()
 
@@ -18,14 +18,14 @@ class Secret(str):
 
 
 class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a configuration file, in which `<name>_env` or `<name>_file` provides a `Secret`.
+    """A table of a configuration file, in which `<name>_env` or `<name>_file` sets a secret field.
 
-    `__post_init__` checks the fields against each other. If they are invalid, it raises ConfigError, or a
+    `__post_init__` checks whether the fields fit together. If they do not, it raises ConfigError, or a
     ValueError whose message names the field in backquotes but not its value.
     """
 
     ALSO: ClassVar[Mapping[str, str]] = {}
-    """Other names for secrets, keyed by the name of the field."""
+    """Other names of secrets, keyed by the name of the field."""
 
 
 Duration = Annotated[timedelta, Meta(extra={"read": duration_of})]

@@ -1,4 +1,4 @@
-"""Named tokens: their scopes, project and expiry. The database holds only the hash of a token."""
+"""Named tokens: their scopes, project and expiry. The database contains only the hash of a token."""
 
 import re
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from postroom.contracts.errors import InsufficientScope, NotPermitted
 
-if TYPE_CHECKING:  # loads msgspec, for which `postroom --help` must not wait
+if TYPE_CHECKING:  # imports msgspec, which is slow for `postroom --help`
     from postroom.contracts.dispatch import Claim
 
 Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
@@ -16,45 +16,47 @@ ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 UNBOUND: Final = "use a token that is not bound to a project, or the server's own token"
 TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
 RUN_PREFIX: Final = "prr_"
-"""Prefix of the token of a run."""
+"""The beginning of every run's token."""
 RUN_FORM: Final = re.compile(rf"{RUN_PREFIX}([^_]+)_[A-Za-z0-9_-]{{43}}")
-"""Format of a run's token: the id of the issuing server, and 256 random bits that only that server knows."""
+"""Matches a run's token: the id of the server that issued it, and 256 random bits that only this server
+knows.
+"""
 TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
 TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
-"""Format of a named token: a public id for the lookup, and 256 secret random bits."""
+"""Matches a named token: a public id with which it is found, and 256 secret random bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """A stored named token. At most one token of each name is current: neither replaced nor revoked."""
+    """A stored named token; of the tokens with one name, at most one is neither replaced nor revoked."""
 
     id: str
     name: str
     hash: str = field(repr=False)
-    """The SHA-256 of the whole token, in hexadecimal digits."""
+    """The SHA-256 of the whole token, as hexadecimal digits."""
     scopes: frozenset[Scope]
     project_id: int | None = None
-    """The only project that the token gives access to; None for every project."""
+    """The only project that the token can access; None means every project."""
     created_at: int
     expires_at: int | None = None
     replaced_at: int | None = None
-    """The time when a newer token took over its name; the old token stays valid until it expires."""
+    """When a newer token took over the name; the old token stays valid until it expires."""
     revoked_at: int | None = None
     last_used_at: int | None = None
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the current token with its name."""
+        """Whether this is the current token of its name."""
         return self.replaced_at is None and self.revoked_at is None
 
     def lives(self, now: int) -> bool:
-        """Return whether the token is valid at this time; it is invalid from `expires_at` on."""
+        """Return whether the token is valid at this time; at `expires_at`, it no longer is."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The permissions of a call that is made with a named token or a run's token."""
+    """The permissions of a call with a named token or a run's token."""
 
     token_id: str
     name: str
@@ -63,10 +65,10 @@ class Grant:
     project_slug: str | None = None
     expires_at: int | None = None
     agent_id: int | None = None
-    """The only agent that the call may act as, which is the agent of the run."""
+    """The only agent as which the call may act: the agent of the run."""
     run_id: str | None = None
     claim: "Claim | None" = None
-    """The claim of the run's execution; a change is refused if it was lost."""
+    """The claim of the run's execution; if it was lost, the call may change nothing."""
 
     def check(
         self,
@@ -76,9 +78,9 @@ class Grant:
         is_of_one_project: bool = False,
         slug: str | None = None,
     ) -> None:
-        """Raise unless the holder of the token may do `what`.
+        """Raise an error unless the holder of the token may do `what`.
 
-        No other function checks scopes and bound projects.
+        All checks of scopes and bound projects are made here.
 
         `slug` is the project of the call, if it is known before anything is read.
 

@@ -1,4 +1,4 @@
-"""Tools as values: their descriptions, their results, and the decisions that resume calls."""
+"""Descriptions of tools, results of tool calls, and the decisions that resume tool calls."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +8,7 @@ from postroom.contracts.messages import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDescriptor:
-    """The description of a tool for the model; `parameters` is the JSON schema of an object."""
+    """The description of a tool for the model; `parameters` is a JSON schema of an object."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class ToolCallOutcome(StrEnum):
 
 
 class ToolCallResumeMode(StrEnum):
-    """The effect of a decision on a call: the call is repeated, or gets the decision as result or input."""
+    """What a decision does with a tool call: repeat it, or use the decision as its result or input."""
 
     REPLAY_TOOL_CALL = "replay_tool_call"
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
@@ -41,12 +41,12 @@ class ToolCallResumeMode(StrEnum):
 
     @property
     def is_a_question(self) -> bool:
-        """Whether the tool itself asks the question; it accepts approval and denial."""
+        """Whether the tool itself asks the question, which accepts approval and denial."""
         return self is ToolCallResumeMode.PASS_DECISION_TO_TOOL
 
 
 class ResumeDecisionAction(StrEnum):
-    """The decision about a suspended call."""
+    """What was decided about a suspended tool call."""
 
     RESUME = "resume"
     CANCEL = "cancel"
@@ -54,7 +54,7 @@ class ResumeDecisionAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallResume:
-    """A decision on a suspended tool call; `decision_id` ensures that it takes effect only once."""
+    """A decision on a suspended tool call, which takes effect only once for each `decision_id`."""
 
     decision_id: str
     action: ResumeDecisionAction = ResumeDecisionAction.RESUME
@@ -62,18 +62,18 @@ class ToolCallResume:
     reason: str | None = None
     updated_at: int = 0
     by: str = ""
-    """The display name of the person who decided; empty if unknown. It is not shown to agents."""
+    """The display name of the person who decided; empty if unknown. Agents do not see the name."""
 
     @property
     def approved(self) -> bool | None:
-        """True for an approval, False for a denial, None for neither."""
+        """True if the decision is an approval, False if it is a denial, and None otherwise."""
         answer = self.result.get("approved") if isinstance(self.result, dict) else None
         return answer if isinstance(answer, bool) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """A question for whose answer a tool call waits."""
+    """A question; the tool call waits for the answer."""
 
     id: str
     action: str
@@ -111,7 +111,7 @@ class ToolResult:
         *,
         resume_mode: ToolCallResumeMode = ToolCallResumeMode.REPLAY_TOOL_CALL,
     ) -> "ToolResult":
-        """Return the result of a call that waits for a decision."""
+        """Return the result of a tool call that waits for a decision."""
         return cls(
             tool_name=tool_name, status=ToolStatus.PENDING, suspension=suspension, resume_mode=resume_mode
         )

@@ -1,8 +1,8 @@
-"""Traces, which connect calls, runs and answers for external monitoring.
+"""Traces, which connect calls, runs and answers in an external monitoring system.
 
-The W3C `traceparent`, one line of text, names a place in a trace. It is stored with messages and runs, so
-that work that follows from them continues the same trace. No span contains text that a person or an agent
-wrote.
+A W3C `traceparent` is one line of text that names a position in a trace. It is stored with messages and runs,
+so that the work that they cause continues the same trace. A span never contains text that a person or an
+agent wrote.
 """
 
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from typing import Final, Protocol
 
 
 class Span(Protocol):
-    """A traced operation; an exception raised inside it marks it as failed."""
+    """A traced operation; an exception that is raised inside marks the operation as failed."""
 
     @property
     def traceparent(self) -> str | None:
-        """The position of this span in the trace, for work that it causes later; None if it is not traced."""
+        """The span's position in the trace, which later work can continue; None if nothing is traced."""
         ...
 
     def failed(self, kind: str) -> None:
-        """Record a failure, with postroom's one-word name for its kind."""
+        """Record a failure; `kind` is postroom's name for the kind of failure."""
         ...
 
 
 class Tracing(Protocol):
-    """Traces calls and runs. No method blocks, and none fails if the trace cannot be exported."""
+    """Traces calls and runs; no method blocks, and none fails if the trace cannot be exported."""
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is traced; if not, callers can skip lookups."""
+        """Whether anything is traced; if not, callers can skip their preparations."""
         ...
 
     def executing(
@@ -36,8 +36,8 @@ class Tracing(Protocol):
     ) -> AbstractContextManager[Span]:
         """Trace a mail operation.
 
-        The span continues the first trace that exists of these: the current span, `follows` (sent by the
-        caller), and `answers` (the trace of the message that the operation answers).
+        The span continues the first trace that exists among the current span, `follows` (which the caller
+        sent), and `answers` (the trace of the message that the operation answers).
         """
         ...
 
@@ -48,11 +48,11 @@ class Tracing(Protocol):
         ...
 
     def traceparent(self) -> str | None:
-        """Return the position of the current span in the trace; None if it is not traced."""
+        """Return the current span's position in the trace; None if nothing is traced."""
         ...
 
     def close(self) -> None:
-        """Export the remaining spans within seconds. Blocks."""
+        """Export the remaining spans within seconds; this call blocks."""
         ...
 
 
@@ -64,7 +64,7 @@ class _Unwatched:
 
 
 class NoTracing:
-    """Traces nothing."""
+    """Tracing that is turned off."""
 
     is_on: Final = False
 
@@ -93,10 +93,10 @@ OFF: Final = NoTracing()
 
 
 def message_trace(message_id: int | str) -> str:
-    """Return the name under which a message's trace position is stored."""
+    """Return the name under which the trace position of a message is stored."""
     return f"message/{message_id}"
 
 
 def run_trace(run_id: str) -> str:
-    """Return the name under which a run's trace position is stored."""
+    """Return the name under which the trace position of a run is stored."""
     return f"run/{run_id}"

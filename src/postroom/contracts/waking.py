@@ -1,10 +1,10 @@
-"""Records of the agents that postroom runs, and of the messages that woke them.
+"""Records of agents that postroom runs, and of the messages that started their runs.
 
 stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled: read, and answered
                                                          └─▶ failed, with the reason
 
-Hooks, watchers and runners announce messages. Each message is announced to a recipient only once, by the
-first announcer. A message that was announced can still be unread. An announcer reads `unannounced` and marks
+Hooks, watchers and runners announce messages. The first announcer announces a message to a recipient, and no
+other announces it again. An announced message may still be unread. An announcer reads `unannounced` and marks
 the messages as announced in the same transaction.
 """
 
@@ -36,13 +36,13 @@ def agent_of(thread_id: str) -> tuple[str, str] | None:
 
 
 class ChangeUndone(Exception):
-    """Raised to roll back a change on purpose, because its caller will do something else instead."""
+    """Raised to roll back a change on purpose; the caller then does something else."""
 
 
 class ThreadsNeeded(ChangeUndone):
     """Raised if a change needs threads that it has not locked.
 
-    The caller then runs the change again with these threads locked.
+    The caller locks these threads and makes the change again.
     """
 
     def __init__(self, thread_ids: frozenset[str]) -> None:
@@ -52,16 +52,16 @@ class ThreadsNeeded(ChangeUndone):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Adds a message to a thread of runs inside a change, and starts a run if the thread is idle.
+    """Adds a message to a thread of runs within a change, and starts a run if the thread is idle.
 
-    A call returns True if a run starts with the message. A message whose id is known is ignored.
+    A call returns True if a run starts with the message. A message whose id is already known is ignored.
     """
 
     thread_ids: frozenset[str]
     """The threads that the change has locked."""
     put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
-    """Whether a thread has reached its limit of waiting messages, so that it refuses more."""
+    """Returns whether a thread has reached its limit of waiting messages, so that it accepts no more."""
 
     def __call__(
         self,
@@ -70,11 +70,11 @@ class Accept:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> bool:
-        """Add a message to the thread, with its decisions on questions of the run that reads it.
+        """Add a message to the thread, with decisions on questions of the run that reads the message.
 
         Raises:
             ThreadsNeeded: The change has not locked the thread.
-            QueueFull: The thread has reached its limit of waiting messages, and the message is new.
+            QueueFull: The message is new, and the thread has reached its limit of waiting messages.
         """
         if thread_id not in self.thread_ids:
             raise ThreadsNeeded(frozenset({thread_id}))
@@ -82,22 +82,22 @@ class Accept:
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
-"""Locks no thread, so that a change that adds a message has to run again with its threads locked."""
+"""Has no locked thread, so that every change that adds a message must run again with its threads locked."""
 
 
 QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 
 
 def question_number(*told: object) -> str:
-    """Return the six-character number of a question; `told` distinguishes it from other questions."""
+    """Return the six-character number of a question, which is derived from the arguments."""
     return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
 
 
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     """Return the number of a question: six characters that encode 24 bits of a hash.
 
-    Two open questions have the same number with a probability of one in 16 million. The number then answers
-    neither of them. A question from `ask_person` already has a number, which is returned unchanged.
+    Two open questions have the same number with a probability of one in 16 million. In that case, the number
+    answers neither of them. A question from `ask_person` already has a number, which is returned.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -120,7 +120,7 @@ class KeptRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRun:
-    """The state of a message in the latest run that it woke; no records of earlier runs are kept."""
+    """The state of a message in the latest run that received it; earlier runs are not recorded here."""
 
     message_id: int
     agent_id: int
@@ -128,35 +128,35 @@ class MessageRun:
     delivered_at: int
     ended_at: int | None = None
     failure: str = ""
-    """The reason why the run failed to process the message; empty if it did not fail."""
+    """Why the run failed to process the message; empty if the run did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """A question of an active run to a person; the run waits for the answer after its turn."""
+    """A question that an active run asks a person; the run waits for the answer at the end of its turn."""
 
     id: str
-    """The question's number, as people see it."""
+    """The number of the question, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """The time for which an answer is accepted, in milliseconds; None for no limit."""
+    """How long an answer is accepted, in milliseconds; None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
-    """The kind of answer that the question accepts, and who may give it."""
+    """The kind of answer that the question accepts, and who may answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerChange:
-    """The result of setting or removing the runner of an agent."""
+    """The result of setting or removing an agent's runner."""
 
     had_one: bool
     waking: int = 0
-    """Number of older unread messages that now start the runner."""
+    """Number of older unread messages that now start a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message in an inbox, with only the fields that a notice may show: neither subject nor text."""
+    """A new message in an inbox, with only the fields that a notice may show: neither subject nor text."""
 
     message_id: int
     seq: int
@@ -170,7 +170,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSession:
-    """A session of a client program, and the agent that it acts as."""
+    """A session of a client program, and the agent as which it acts."""
 
     client: str
     session_id: str
@@ -180,31 +180,31 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The record of how hooks held up an agent's turns or added lines to them. Default: they did neither."""
+    """What hooks have already done in an agent's turns: held up their end, or added a line."""
 
     held_seq: int = 0
-    """Messages up to this number do not hold up the end of a turn, because they did so before or were
+    """Messages up to this number no longer hold up the end of a turn, because they did so before or were
     fetched.
     """
     notified_at: int = 0
-    """The last time that a hook added a line during a turn; 0 if none ever did."""
+    """When a hook last added a line during a turn; 0 if none ever did."""
 
 
 _SESSION_BITS: Final = 31
 
 
 def viewer(agent_id: int, session: str) -> int:
-    """Return the number that identifies one session of an agent in the stored file views.
+    """Return the number that identifies an agent's session in the stored file views.
 
-    Sessions are distinguished by 31 bits of a hash. `session` is the client and the session's id. Events
-    without a session's id share one view for each agent.
+    The number contains 31 bits of a hash of `session`, which consists of the client and the session's id. All
+    events of an agent without a session id share one view.
     """
     number = int.from_bytes(sha256(session.encode()).digest()[:4]) >> 1 if session else 0
     return agent_id << _SESSION_BITS | number
 
 
 def agent_of_viewer(viewer_id: int) -> int:
-    """Return the id of the agent whose session this is."""
+    """Return the id of the agent to which a session belongs."""
     return viewer_id >> _SESSION_BITS
 
 
@@ -216,48 +216,46 @@ def is_sibling(viewer_id: int, other_id: int | None) -> bool:
 GONE: Final = "gone"
 HUGE: Final = "huge"
 UNKNOWN: Final = "?"
-"""Stands for a version that an agent read while the file was changing.
+"""Stands for a version that changed while an agent was reading it.
 
-In front of a version, it says that the agent has read only a part of this version.
+In front of a version, it means that the agent has read only a part of this version.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """The versions of a file that a session of an agent knows, as its hooks reported them.
+    """The versions of a file that an agent's session knows, as hooks reported them.
 
-    A version is the hash of Git's blob, `gone` for a missing file, or `huge` for a file that is not hashed.
+    A version is the hash of a Git blob, `gone` for a missing file, or `huge` for a file that is not hashed.
     """
 
     file: str
-    """The machine and the absolute path without symbolic links."""
+    """The machine, and the absolute path without symbolic links."""
     viewer_id: int
-    """The session and its agent, as `viewer` returns them."""
+    """The session and its agent, as `viewer` encodes them."""
     seen_blob: str = ""
-    """The last version that the session knew completely; empty if it never read the file, `?` if that is
-    unknown. If the session has only read a part of the file, `?` and the version.
+    """The last version that the session read completely; empty if it never read the file, and `?` if the
+    version is unknown. If the session has read only a part of the file, `?` and the version.
     """
     written_blob: str = ""
-    """The version that the session last wrote; empty if it wrote none."""
+    """The version that the session last wrote; empty if it has not written the file."""
     written_at: int = 0
     changed_blob: str = ""
-    """The newest version that was noticed and that the session did not know at that time; empty if there was
-    none.
-    """
+    """The newest version that was noticed although the session did not know it; empty if there was none."""
     changed_by: int | None = None
-    """The viewer that wrote this version; None if no hook reported the change."""
+    """The viewer that wrote this version; None if no hook reported who wrote it."""
     changed_at: int = 0
     notice: int = 0
-    """0 if the session knows the newest version, 1 if a notice is due, 2 if the session was told."""
+    """0 if the session knows the newest version, 1 if it must still be notified, 2 if it was notified."""
     used_at: int = 0
-    """The time of the last report, which determines when the view expires."""
+    """When the session last used the file, from which the expiry of this record is computed."""
 
     @property
     def known_blob(self) -> str:
-        """The version that the session last read, all of it or a part; empty if it is unknown."""
+        """The version that the session last read, completely or in part; empty if it is unknown."""
         return self.seen_blob.removeprefix(UNKNOWN)
 
     @property
     def is_part(self) -> bool:
-        """Whether the session has read only a part of this version."""
+        """Whether the session has read only a part of the known version."""
         return self.seen_blob.startswith(UNKNOWN)

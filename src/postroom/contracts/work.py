@@ -10,8 +10,8 @@ from postroom.contracts.records import Record, as_plain
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
-"""The state of a run: `failed` means a dead letter, or an end with an error; `asks` means that it waits for a
-person.
+"""The state of a run: `failed` means a dead letter or an end with an error, and `asks` means that the run
+waits for a person.
 """
 SHOWN_STATES: Final[Mapping[str, str]] = {
     "at work": "active",
@@ -21,11 +21,12 @@ SHOWN_STATES: Final[Mapping[str, str]] = {
     "cancelled": "cancelled",
     "failed": "failed",
 }
-"""The word that is displayed for each state. JSON and the URLs of pages use the state itself."""
+"""The word that people see for each state; JSON and URLs contain the state itself."""
 RunFilter = WorkState | Literal["", "ended"]
-"""The state by which runs are filtered; `ended` matches done, cancelled and failed, and "" matches any."""
+"""The states that a filter for runs accepts; `ended` matches done, cancelled and failed, and "" matches any.
+"""
 INSTANTS: Final = ("_at", "until")
-"""The suffixes of the names of fields that contain a time, in milliseconds since the epoch."""
+"""The ends of the names of fields that contain a time, in milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +39,27 @@ class OpenQuestion:
     thread_id: str
     asked_at: int
     project: str = ""
-    """The slug of the agent's project; empty in a chat."""
+    """The slug of the agent's project; empty if the agent asks in a chat."""
     agent: str = ""
     chat: str = ""
-    """The chat in which the agent asks; empty if the run processes mail."""
+    """The chat in which the agent asks; empty if the agent asks in mail."""
     who: str = ""
-    """The person with whom the agent talks in that chat; empty if unknown."""
+    """The person who talks to the agent in that chat; empty if unknown."""
     asked: Asked = YES_OR_NO
-    """The kind of answer that the question accepts, and who may give it."""
+    """The kind of answer that the question accepts, and who may answer."""
     expires_at: int | None = None
-    """The time until which an answer is accepted; None for no limit."""
+    """The time until which an answer is accepted; None if there is no limit."""
     snoozed_until: int | None = None
-    """The time until which a person has put the question off; None if nobody has."""
+    """The time until which a person has snoozed the question; None if nobody has."""
     reply_to: int | None = None
-    """The message that asks a question which takes a file; None for other questions."""
+    """The message to which a file must be attached as a reply; None if the question takes no file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """An answered question, with its answer, who gave it, where, and when.
+    """A question that was answered, with the answer, the answerer, the interface and the time.
 
-    If `approved` is None, the answer is neither yes nor no.
+    `approved` is None if the answer is neither yes nor no.
     """
 
     number: str
@@ -84,7 +85,7 @@ class FailedRuns:
     agent: str
     project: str
     chat: str
-    """The chat in which the agent answers; empty for runs on mail. In a chat, `project` is empty."""
+    """The chat in which the agent answers, in which case `project` is empty; empty for runs on mail."""
     why: str
     run_ids: Sequence[str]
     """The ids of the runs, newest first."""
@@ -94,14 +95,14 @@ class FailedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAtWork:
-    """An active run, with the last line of its output."""
+    """An active run, and the last line of its output."""
 
     run_id: str
     project: str
     agent: str
     since_at: int
     heard_at: int | None
-    """The time of its newest event; None before the first."""
+    """The time of the run's newest event; None before the first one."""
     last_line: str
 
 
@@ -111,7 +112,7 @@ class Work:
 
     run_id: str
     project: str
-    """The slug of the project; "" in a chat."""
+    """The slug of the project; "" if the run answers in a chat."""
     agent: str
     state: WorkState
     messages: tuple[int, ...]
@@ -120,37 +121,39 @@ class Work:
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """Number of attempts: the failed ones, plus the one that is active or was the last."""
+    """Number of attempts: the failed ones, plus the active or last one."""
     interruptions: int = 0
-    """Number of executions that a server's shutdown or a lost lease interrupted. They do not count as
+    """Number of executions that ended early because a server stopped or a lease was lost; not counted as
     attempts.
     """
     dispatch_id: str | None = None
     why: str = ""
-    """The reason why the run is not executing or, if it ended without success, why it ended."""
+    """Why the run is not executing or, if it ended without success, why it ended."""
     gate: str = ""
-    """The obstacle that holds up a queued run, as a word of the queue; "" unless the run is queued."""
+    """What a queued run waits for, as a word of the queue; "" if the run is not queued."""
     until: int | None = None
-    """The time at which that obstacle will end, if it is known."""
+    """When that obstacle ends, if the time is known."""
     questions: int = 0
-    """Number of its questions, open and answered."""
+    """Number of the run's questions, both open and answered."""
     parent_run_id: str | None = None
-    """The run that this run retries."""
+    """The run of which this run is a retry."""
     chat: str = ""
-    """The platform and bot of its chat; "" for a run on mail."""
+    """The platform and the bot of the run's chat; "" for a run on mail."""
     cost_micros: int = 0
-    """The cost in millionths of a US dollar, if its runner reports it."""
+    """The cost in millionths of a US dollar, if the runner reports it."""
     can_cancel: bool = False
     can_replay: bool = False
-    """Whether the run is a dead letter that can be replayed. It cannot if its caller no longer waits."""
+    """Whether the run is a dead letter that can be replayed; this is impossible if its caller no longer
+    waits.
+    """
     can_discard: bool = False
-    """Whether the run is a dead letter, and can therefore be discarded."""
+    """Whether the run is a dead letter, which can be discarded."""
     can_hasten: bool = False
-    """Whether the run waits for a retry that can be started at once."""
+    """Whether the run waits for a retry, which can be started at once."""
 
     @property
     def failed_attempts(self) -> int:
-        """Number of failed attempts."""
+        """Number of attempts that failed."""
         return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
 
 
@@ -160,21 +163,21 @@ class WorkOutput(Work):
 
     output: str
     output_is_cut: bool
-    """Whether the beginning of the output was cut off."""
+    """Whether the beginning of the output is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSearch:
-    """A filter for a project's runs; an empty field matches any run."""
+    """A filter for the runs of a project; an empty field matches every run."""
 
     state: RunFilter = ""
     agent: str = ""
     text: str = ""
-    """Words that must all occur in the agent's name, the run's id, its subjects, its answer or its error."""
+    """Words that must all occur in the run's agent name, id, subjects, answer or error."""
     since: int = 0
-    """The earliest time of the run's last change."""
+    """The earliest time of the runs' last change."""
     before: RunCursor = BEFORE_ALL_RUNS
-    """The position after which the search continues."""
+    """The position from which the search continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +187,14 @@ class FoundRuns:
     works: Sequence[Work]
     next: RunCursor | None = None
     is_full: bool = True
-    """Whether the page is full or the list has ended. If False, some older runs have not been examined yet.
-    """
+    """Whether the page is full or is the last one; if not, older runs must still be searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatWork:
-    """A run of a chat, with its input, its chat and the author of the input.
+    """A run in a chat, with its input, its chat, and the person who wrote the input.
 
-    Fields whose data was deleted are empty.
+    A field is empty if its data was deleted.
     """
 
     work: Work
@@ -203,7 +205,7 @@ class ChatWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCounts:
-    """Counts of a project's open runs, questions to people, and dead letters."""
+    """Numbers of a project's open runs, questions to people, and dead letters."""
 
     open_runs: int = 0
     questions: int = 0
@@ -211,13 +213,13 @@ class WorkCounts:
 
     @property
     def for_people(self) -> int:
-        """Number of questions and failed runs that need a person's attention."""
+        """Number of questions and failed runs that need a person."""
         return self.questions + self.given_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRun:
-    """A run that waits to be started or retried."""
+    """A run that waits for its start or for a retry."""
 
     run_id: str
     agent: str
@@ -226,7 +228,7 @@ class QueuedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """The queue of a project, which the log does not show: waiting runs and dead letters."""
+    """The waiting runs and the dead letters of a project, which the project's log does not contain."""
 
     queued: tuple[QueuedRun, ...] = ()
     given_up: frozenset[str] = frozenset()
@@ -242,19 +244,20 @@ class Waiting:
     since_at: int
     why: str
     behind_run_id: str | None = None
-    """The recipient's run that is active or waits for a person."""
+    """The recipient's run that is active, or waits for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The stored output of a run so far; `is_cut` states whether its beginning is missing."""
+    """The stored output of a run; `is_cut` means that its beginning is missing."""
 
     text: str
     is_cut: bool = False
     is_kept_whole: bool = True
-    """Whether each attempt's output fits the limit. If not, only its beginning is stored, with a note."""
+    """Whether the output of each attempt fits the limit; if not, only its beginning is stored, with a note.
+    """
     after: int = 0
-    """The entry number in the run's log from which to continue."""
+    """The number of the log entry from which to read on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +287,7 @@ class ReservationConflict:
     """Two active reservations of different agents that overlap, at least one of them exclusive."""
 
     first: Held
-    """The older reservation."""
+    """The older of the two reservations."""
     second: Held
 
 
@@ -307,10 +310,10 @@ class Waits:
 
     names: tuple[str, ...]
     run_id: str
-    """The run at the end of the chain."""
+    """The run of the last agent in the chain."""
     state: WorkState
     messages: tuple[int, ...]
-    """The message of each agent to the next."""
+    """The message from each agent to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +324,7 @@ class Stretch:
     began_at: int
     ended_at: int | None
     outcome: str
-    """The outcome of the attempt; "" while it is active."""
+    """The outcome of the attempt; "" while the attempt is active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +332,7 @@ class Floor:
     """The present state of a project, read in one consistent view."""
 
     works: Sequence[Work] = ()
-    """Open runs, at most 2,000: active runs first, then runs that ask, then queued ones."""
+    """At most 2,000 open runs: active runs first, then runs that ask, then queued runs."""
     open_in_all: int = 0
     """Total number of open runs."""
     questions: Sequence[OpenQuestion] = ()
@@ -337,9 +340,9 @@ class Floor:
     given_up: Sequence[Work] = ()
     """Dead letters, newest first."""
     given_up_in_all: int = 0
-    """Number of dead letters, counted up to 500; `given_up` contains only the newest of them."""
+    """Number of dead letters, up to 500; `given_up` contains only the newest ones."""
     waiting: Sequence[Waiting] = ()
-    """Messages that wait for the next run of their recipient."""
+    """Messages that wait for their recipient's next run."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
     """The last lines of output of open runs and dead letters, keyed by run id."""
     heard_at: Mapping[str, int] = field(default_factory=dict)
@@ -349,9 +352,9 @@ class Floor:
     """The active reservations of each agent, keyed by the agent's name in lower case."""
     waits: Sequence[Waits] = ()
     owed: Sequence[OwedMessage] = ()
-    """Messages that are unread or lack a requested acknowledgement, newest first."""
+    """Messages that are unread or not yet acknowledged as requested, newest first."""
     owed_in_all: int = 0
-    """Number of such messages among the newest messages; `owed` contains only the newest of them."""
+    """Number of such messages among the newest messages; `owed` contains only the newest ones."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
     """Attempts of the last hour, keyed by the agent's name in lower case."""
     health: Sequence[HealthFact] = ()
@@ -359,7 +362,7 @@ class Floor:
 
 
 def plain(value: object) -> object:
-    """Return a result as plain JSON data; the times in records of this module are converted to ISO 8601."""
+    """Return a result as plain JSON data; the times in records of this module become ISO 8601 texts."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(name, field) for name, field in asdict(value).items()}
     if isinstance(value, Mapping):

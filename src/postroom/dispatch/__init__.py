@@ -1,1 +1,1 @@
-"""Durable dispatch: the Mailbox, its recovery, and the workers that execute claimed dispatches."""
+"""The durable run queue: the mailbox, its recovery, and the workers that execute claimed dispatches."""

@@ -1,22 +1,22 @@
-"""Budgets of runs. They are checked in the transaction that claims a run, under the lock of limits.
+"""Budgets of runs, which are checked in the transaction that claims a run, under the lock of limits.
 
     used up ─▶ the first run asks ─┬─ yes ─▶ the same amount again: it resumes, and all held runs
     the others are held            ├─ no ──▶ they are held until the window ends; without one it asks again
                                    ├─ the window ends ─▶ this answers the question; all resume
                                    └─ cancelled ─▶ the next of them asks
 
-Held runs stay queued. The row of a held run stores the earliest time of its next try, so that the run causes
-no work before that time.
+Held runs stay queued. A held run's row contains the earliest time of the next try, before which the run
+causes no work.
 
-The time, tokens and money that a run uses are known only when it ends. So the number of runs that execute at
-the same time is limited to those that the rest of the budget can pay for, assuming that each costs as much as
-the most expensive recent run. While no cost is known yet, at most 4 runs execute.
+The time, tokens and money that a run uses are known only when it ends. Therefore the number of concurrent
+runs is limited to the number that the rest of the budget can pay for, if each costs as much as the most
+expensive recent run. While no cost is known yet, at most 4 runs execute.
 
-Limits that span all workers of one database are counted in the same transaction, under the same lock. Without
+Limits for all workers of one database are counted in the same transaction, under the same lock. Without
 limits, these checks cost nothing. With limits, every claim is a separate transaction: a submission only
 stores its run, and the end of a run does not claim the next one. Budgets need no separate transaction: a
 submission and the end of a run claim the thread's next dispatch under the lock of limits. If a budget holds
-that dispatch, the background rounds claim it later.
+that dispatch, a background round claims it later.
 """
 
 from collections import Counter
@@ -47,26 +47,26 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """The number of additional runs that each limit allows at one moment."""
+    """The number of additional runs that each limit allows at the moment."""
 
     limits: tuple[Limit, ...]
     used: Counter[str] = field(default_factory=Counter[str])
     closed: frozenset[str] = frozenset()
-    """Scopes in which no run may start at present."""
+    """Scopes in which no run may start now."""
 
     def has(self, tenant: str, key: str) -> bool:
-        """Return whether one more run may execute."""
+        """Return whether one more run with this tenant and key may execute."""
         return all(self._has(limit, limit.scope(tenant, key)) for limit in self.limits)
 
     def take(self, tenant: str, key: str) -> bool:
-        """Count one more run if it may execute; return whether it may."""
+        """Count one more run if it may execute, and return whether it may."""
         if not self.has(tenant, key):
             return False
         self.used.update(_scopes(self.limits, tenant, key))
         return True
 
     def full_keys(self) -> list[str]:
-        """Return the limit keys under which no more runs may start."""
+        """Return the limit keys under which no additional run may start."""
         prefix = f"{LimitScope.KEY}:"
         fields = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
         return sorted(key for scope in fields if not self.has("", key := scope.removeprefix(prefix)))
@@ -78,7 +78,7 @@ class Room:
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
-    """Return the number of additional runs that the limits allow."""
+    """Return how many additional runs the limits allow."""
     room = Room(limits=limits, closed=closed)
     if any(limit.at_once is not None for limit in limits):
         for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
@@ -88,7 +88,7 @@ def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] =
 
 
 def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
-    """Return the limits that prevent a dispatch from starting now; call it under the lock of limits."""
+    """Return the limit that prevents a dispatch from starting now; the caller holds the lock of limits."""
     room, now = room_in(tx, limits), tx.now()
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -109,7 +109,7 @@ def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch)
 
 
 def note_start(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> None:
-    """Count the start of a dispatch for the limits that count starts; call it under the lock of limits."""
+    """Record the start of a dispatch for limits on starts; the caller holds the lock of limits."""
     most: dict[str, int] = {}
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -138,12 +138,9 @@ _UNITS: Final = {
 }
 _MAX_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4
-"""Maximum number of runs of a scope that execute at the same time while the cost of a run is still unknown.
-"""
+"""Maximum number of concurrent runs in a scope while the cost of a run is still unknown."""
 MAILBOX: Final = "postroom"
-"""The name that is stored as the author when the mailbox itself answers a question because its budget window
-has ended.
-"""
+"""The name of the answerer if the mailbox itself answers a question because its budget window has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +162,7 @@ class Reached:
         return f"The budget of {whose}{window} is used up: {used}."
 
     def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
-        """Return the question that asks for the same amount again; its id differs for each dispatch."""
+        """Return the question that asks to extend the budget; its id differs for each dispatch."""
         spent, name = self.spent, f"{BUDGET_TOOL}/{self.spent.scope}/{self.limit}#{dispatch.dispatch_id}"
         until = "" if spent.until is None else f" Otherwise its runs continue at {iso(spent.until)}."
         return RunWaitingTicket(
@@ -187,35 +184,35 @@ class Reached:
 
 
 class Start(Record, frozen=True, kw_only=True):
-    """The decision of the limits and budgets about a run that is about to start."""
+    """The decision of limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """The reason why the run may not start now, or None if it may start."""
+    """Why the run may not start now; None if it may start."""
     holds_thread: bool = False
-    """Whether its thread is held too: the run is not tried again until an answer, or the end of the window,
-    releases the thread.
+    """Whether the thread is held, too. The run is not tried again until an answer, or the end of the window,
+    releases its thread.
     """
     asks: tuple[RunWaitingTicket, ...] = ()
     """The questions that the run must ask before it starts, because a budget is used up."""
     spends: tuple[Spending, ...] = ()
-    """The amounts that the start of the run adds to the spending of its budgets."""
+    """The amounts that the run adds to the spending of its budgets when it starts."""
 
 
 class Budgets:
-    """The budgets of one mailbox. Call its methods inside a transaction that holds the lock of limits."""
+    """The budgets of one mailbox; its methods need a transaction that holds the lock of limits."""
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
         self._of_costs = any(budget.limits.keys() - {"runs"} for budget in budgets)
         """Whether a budget limits costs, which are known only when a run ends."""
         self._highest = dict[tuple[BudgetScope, str], Spending]()
-        """The highest cost of the runs that ended in this process, keyed by their scope.
+        """The highest cost of runs that ended in this process, keyed by scope.
 
-        The older a run, the less its cost counts.
+        The cost of older runs has less weight.
         """
         self.holds_back = False
-        """Whether a budget has refused a claim in this process. If so, due runs are examined together before
-        they are claimed.
+        """Whether a budget has refused a claim in this process. If it has, due runs are examined together
+        before they are claimed.
         """
 
     def start(
@@ -227,12 +224,12 @@ class Budgets:
         starting: Counter[str] | None = None,
         is_now: bool = False,
     ) -> Start:
-        """Decide whether a run that is about to start may start, must ask first, or is held.
+        """Decide whether a run may start, must ask a question first, or is held.
 
-        It is held while another run asks, or while other runs use up the rest of a budget; a run that a
-        caller waits for (`is_now`) is not held for the latter reason. A run whose question was approved
-        starts even if other runs have used up the granted amount in the meantime. `starting` counts the runs
-        of each scope that are about to start; if this run may start, it is added.
+        A run is held while another run asks, or while the rest of a budget is reserved for other runs; the
+        second reason does not hold a run that a caller waits for (`is_now`). A run whose question was
+        approved starts even if other runs have used up the approved amount meanwhile. `starting` counts the
+        runs of each scope that are about to start; a run that may start is added to it.
         """
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
             return Start()
@@ -276,7 +273,7 @@ class Budgets:
         ids: dict[BudgetScope, str],
         starting: Counter[str],
     ) -> Held | None:
-        """If the rest of a budget is too small for a run, return the reason to hold it until others end."""
+        """Return why a run must wait until others end, if the rest of a budget is too small for it."""
         scopes = set[str]()
         for budget, account in counted:
             most = self._most_at_once(budget, spent[account.scope], ids[budget.per])
@@ -292,7 +289,7 @@ class Budgets:
         return None
 
     def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
-        """Record the cost of an execution and its steps, so that the cost of later runs can be estimated."""
+        """Record the cost of an execution and its steps, to estimate the cost of later runs."""
         ids, cost = _ids(dispatch, run), _costs(used, wall_ms)
         for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
@@ -303,7 +300,7 @@ class Budgets:
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, budget: Budget, spent: Spending, whose: str) -> int | None:
-        """Return how many runs of a budget may execute at the same time; None means any number."""
+        """Return how many runs of a budget may execute at the same time; None means no limit."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None
@@ -320,9 +317,9 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return what an execution, or one of its steps, spends in each scope that has a budget.
+        """Return the amounts that an execution, or one of its steps, spends in the scopes of budgets.
 
-        If no budget limits costs, costs are not counted.
+        Costs are counted only if a budget limits costs.
         """
         cost = _costs(used, wall_ms)
         if not self._of_costs or not any(cost.values()):
@@ -352,9 +349,9 @@ def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> i
 
 
 def is_start(run: RunRecord) -> bool:
-    """Return whether a claimed run starts or resumes with new input; a retry of an attempt returns False.
+    """Return whether a claimed run starts, or resumes with new input; a retry is not a start.
 
-    A run that resumes with an answer to its own question, or after sleeping, does not count as a start.
+    If a run resumes with an answer to its own question, or after sleeping, the result is False.
     """
     waiting = run.waiting
     if waiting is None:
@@ -363,21 +360,21 @@ def is_start(run: RunRecord) -> bool:
 
 
 def missed_deadline(run: RunRecord, now: int) -> DeadlinePassed | None:
-    """Return the error of a run that asks to start and has missed its deadline; otherwise None."""
+    """Return the error of a run that asks for permission to start and has missed its deadline, or None."""
     deadline_at = None if run.activation is None else run.activation.delivery.deadline_at
     is_late = deadline_at is not None and deadline_at < now and run.started_at is None
     return deadline_passed(deadline_at) if is_late and run.status is RunStatus.WAITING else None
 
 
 def late_asking(tx: Transaction) -> list[RunRecord]:
-    """Return the runs that ask on behalf of a budget whether they may start, and missed their deadline."""
+    """Return the runs that ask a person for permission to start, and have missed their deadline."""
     asking = {item.asked_by for item in tx.runs.threads.asked()}
     runs = [tx.runs.threads.load_run(run_id) for run_id in sorted(asking)]
     return [run for run in runs if run is not None and missed_deadline(run, tx.now()) is not None]
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run recorded as the asking run of a scope really asks, or is about to ask."""
+    """Return whether the run that is recorded as asking for a scope does ask, or is about to."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -395,9 +392,9 @@ def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
 def held_threads(
     tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
 ) -> tuple[list[tuple[str, Held]], list[str]]:
-    """Return the threads that budgets hold, and the threads that wait until other runs end.
+    """Return the threads that budgets hold, and the threads that wait for the end of other runs.
 
-    `starting` counts, for each scope, the runs that may start according to this decision.
+    `starting` counts, for each scope, the runs that this decision allows to start.
     """
     items, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
@@ -413,7 +410,7 @@ def held_threads(
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
-    """Mark each thread that a budget holds as held in the database; return the number of these threads."""
+    """Store that budgets hold these threads; return the number of held threads."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
     items, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
     for thread_id, held in items:
@@ -428,9 +425,10 @@ def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicke
 
 
 def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -> None:
-    """Write the effect of answers to a run: an approval grants the amount again and resumes all held runs.
+    """Write the effects of answers to a run: an approval extends the budget and resumes all held runs.
 
-    `run` already contains the answers. Earlier use is not subtracted from the granted amount.
+    `run` already contains the answers. An extension allows the full amount again, no matter how much was
+    overspent.
     """
     for answered in answers:
         scope = _budget_scope(answered.ticket)
@@ -453,12 +451,12 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Return whether a decision may concern a budget, so that it must be written under the lock of limits."""
+    """Return whether a decision may concern a budget, and must be written under the lock of limits."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 
 def window_ended(scope: str, *, now: int) -> ToolCallResume:
-    """Return the answer to a question about a budget whose window has ended."""
+    """Return the answer that closes a question about a budget whose window has ended."""
     return ToolCallResume(
         decision_id=f"{MAILBOX}/{scope}/window-ended",
         action=ResumeDecisionAction.RESUME,
@@ -470,7 +468,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Resume the runs that wait for an answer that can no longer come, because the run that asked has ended.
+    """Resume runs that wait for an answer which can no longer come, because the asking run has ended.
 
     Raises:
         StoreError: The runs could not be read or written.
@@ -494,13 +492,13 @@ def _of(account: Spending, **spent: int) -> Spending:
 
 
 def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
-    """Return the usage, keyed by the names of the limits of a budget."""
+    """Return the usage under the names of the limits of a budget."""
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 
 
 def _approved_scopes(run: RunRecord) -> set[str | None]:
-    """Return the scopes whose question from this run a person has approved."""
+    """Return the scopes for which a person has approved this run's question."""
     yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
     return {_budget_scope(ticket) for ticket in tickets if ticket.ticket_id in yes}
@@ -525,9 +523,9 @@ def _budget_scope(ticket: RunWaitingTicket) -> str | None:
 
 
 def _amount(limit: str, used: int) -> str:
-    """Return an amount as text in its customary unit."""
+    """Return an amount as text in its usual unit."""
     match limit:
-        # whole seconds from one minute up, milliseconds below that, so that a small budget is not "0 of 0"
+        # whole seconds from one minute up, otherwise milliseconds, so that a small budget is not "0 of 0"
         case "wall_ms":
             return f"{used / 1_000:g}" if used < 60_000 else str(used // 1_000)
         case "cost_micros":

@@ -1,10 +1,11 @@
-"""Writes the rows for the start and end of runs, and decides what happens to a dispatch when its run ends.
+"""Writes the start and the end of runs, and decides what happens to a dispatch after its run.
 
     starts ─▶ executed ─┬─▶ result: messages, run, acknowledgement and effects in one commit
                         ├─▶ temporary failure: queued again with a delay
                         └─▶ permanent failure: dead letter, and the run ends with the error
 
-An end without an execution (cancelled, superseded, dead letter) ends the run as well.
+If a run ends without an execution (cancelled, superseded, dead letter), the end of the run is written here,
+too.
 """
 
 import asyncio
@@ -81,12 +82,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Why = Literal["failed", "stopped", "released"]
-"""Why an execution ends without a result: it failed, its server stops, or it only returns its dispatch."""
+"""Why an execution has no result: it failed, its server stops, or it only returns its dispatch to the queue.
+"""
 _LOG = get_logger(__name__)
 _MAX_DOUBLINGS = 6
 _MAX_SHIFT = 40
 _OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
-"""The relative lengths of the delays between the attempts that wait for an outage to pass."""
+"""The relative lengths of the delays between attempts during a possible outage."""
 _DEFECTS = (
     ArithmeticError,
     AssertionError,
@@ -101,11 +103,11 @@ _DEFECTS = (
     CommandKilled,
     ExecutorFailed,
 )
-"""Exceptions that indicate a permanent failure, so that a retry would not help."""
+"""Exceptions that mean a permanent failure, after which a retry cannot help."""
 Ended = AgentRunResult | BaseException
-"""The result that an executor returned, or the error that it raised."""
+"""What an executor returned or raised."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
-"""Dispatches that ended without being acknowledged, each paired with its ended run."""
+"""Dispatches that ended without an acknowledgement, each with its ended run."""
 _RECONCILIATIONS = {
     RunDispatchStatus.CANCELLED: ("mark_run_cancelled", "cancelled"),
     RunDispatchStatus.SUPERSEDED: ("mark_run_superseded", "superseded"),
@@ -114,7 +116,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """The action that the queue takes on the dispatch after the execution."""
+    """What the queue does with a dispatch after its execution."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -123,38 +125,37 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxRunOutcome:
-    """The outcome of an execution, with the error's text and the retry delay that the service requested."""
+    """The outcome of an execution, with the error's text and the retry delay that a service requested."""
 
     kind: OutcomeKind
     error: str = ""
     retry_after_ms: int | None = None
     code: str | None = None
-    """The error's code if the error is a `PostroomError`."""
+    """The code of the error, if it is a `PostroomError`."""
     may_be_outage: bool = False
-    """Whether an outage of another service may be the cause, so that a later attempt may succeed unchanged.
-    """
+    """Whether an outage of another service may be the cause, so that the same attempt may succeed later."""
 
     @property
     def metric_label(self) -> str:
-        """The value of the metric label for this outcome."""
+        """The label of this outcome in metrics."""
         return self.kind.value
 
 
 _MAX_ERROR_LENGTH = 16 * 1024
-"""Maximum number of characters of an error's text that are logged and stored."""
+"""Maximum number of characters of an error's text in logs and in the store."""
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
 
 def classify(
     ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
 ) -> MailboxRunOutcome:
-    """Decide how the end of an execution affects its dispatch.
+    """Decide how the end of an execution affects the dispatch.
 
-    A result consumes the dispatch, however the run terminated. The dispatch is also consumed if a retry could
-    not help: the execution failed because of its own state, or the run has nothing to resume. For a
-    `PostroomError`, `retryable` decides whether the run is retried. An exception listed in `give_up_on` is
-    not retried, alone or in a group. Any other exception, and a failure of the store, is retried as often as
-    the dispatch allows.
+    A result acknowledges the dispatch, no matter how the run ended. The dispatch is also acknowledged if a
+    retry could not help, because the execution failed for its own state, or the run has nothing to resume.
+    For a `PostroomError`, `retryable` decides whether the run is retried. An exception that is listed in
+    `give_up_on` is not retried, alone or in a group. After any other exception, and after a failure of the
+    store, the run is retried as often as the dispatch allows.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
         return COMPLETED
@@ -176,13 +177,13 @@ def classify(
 def _told_by(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception as own:  # this is user code, so nothing but its own failure can be reported
+    except Exception as own:  # this is user code, so only its own failure can be reported
         text = f"the text of the error cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
-    """Return the maximum delay before attempt `attempt + 1`; it doubles with each attempt, up to the cap."""
+    """Return the maximum delay before attempt `attempt + 1`; it doubles with each attempt, up to a cap."""
     doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
 
@@ -198,8 +199,8 @@ def next_try(
 ) -> tuple[int, int]:
     """Return the delay before the next attempt, and the maximum number of attempts.
 
-    If an outage may be the cause of the failure, more attempts follow the mailbox's normal ones. Their delays
-    add up to at least `config.outage`. A submission that sets its own number of attempts gets only those.
+    If an outage may have caused the failure, further attempts follow the mailbox's normal ones, with delays
+    of at least `config.outage` in total. A submission that sets its number of attempts gets no further ones.
     """
     failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
     most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
@@ -219,49 +220,48 @@ def next_try(
 
 
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
-    """Return a random delay before the attempt that follows failure number `attempt`.
+    """Return a random delay before the next attempt, after failure number `attempt`.
 
-    It is at most the backoff, and at least the delay that the service requested.
+    The delay is at most the backoff, and at least the delay that the service requested.
 
-    Full jitter spreads out the retries of runs that failed together
-    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    The random delays spread out the retries of runs that failed together ("full jitter",
+    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
     """
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
 
 class LeaseEnd(StrEnum):
-    """The reason why an execution is stopped from outside."""
+    """Why an execution is stopped from outside."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"
     GAVE_WAY = "gave_way"
-    """The run was stopped so that a submission can take its place."""
+    """The run was stopped so that a submission can replace it."""
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
 
 
 class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
-    """A request to claim a dispatch: the consumer, the lease, and the rows to write with the claim."""
+    """A request to claim a dispatch: consumer, lease, and the rows to write together with the claim."""
 
     instance_id: str
-    """The id of the execution that begins."""
+    """The id of the execution that starts."""
     begins: bool = True
-    """Whether the execution begins in the change that claims the dispatch."""
+    """Whether the execution starts in the transaction that claims the dispatch."""
     effects: RunEffects | None = None
-    """The hook that writes the rows that belong to the start of a new run."""
+    """The effects that write rows when a new run starts."""
     places: Places = None
-    """The places whose runs this process executes; None for all places."""
+    """The places whose runs this process executes; None means all places."""
     limits: tuple[Limit, ...] = ()
-    """The limits of runs. If there are limits or budgets, the transaction that claims holds the lock of
-    limits.
+    """The limits of runs. If there are limits or budgets, the claiming transaction holds the lock of limits.
     """
     budgets: Budgets | None = None
     """The budgets of runs; None if there are none."""
     is_now: bool = False
-    """Whether a caller waits for the run, so that it starts even if a limit is reached."""
+    """Whether a caller waits for the run, which then starts even if a limit is reached."""
 
     def start(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord | None) -> Start:
-        """Return the decision of limits and budgets about a run's start; call it under the lock of limits."""
+        """Return what limits and budgets decide about a run's start, under the lock of limits."""
         held = None if self.is_now else held_back(tx, self.limits, dispatch)
         if held is not None or run is None or self.budgets is None:
             return Start(held=held)
@@ -276,30 +276,30 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process has claimed, with its run and messages at the time of the claim."""
+    """A dispatch that this process has claimed, with its run and messages as they were at the claim."""
 
     dispatch: RunDispatch
     instance_id: str
     run: RunRecord | None = None
     messages: tuple[Message, ...] = ()
     has_begun: bool = False
-    """Whether the execution began in the transaction that claimed the dispatch, so that nothing is read
-    again.
+    """Whether the execution started in the transaction that claimed the dispatch, so that nothing must be
+    read again.
     """
     is_first: bool = False
-    """Whether the run begins for the first time. If so, the transaction stores the run too."""
+    """Whether the run starts for the first time; if so, the transaction stores the run, too."""
     beginning: object | None = None
-    """The return value of `RunEffects.begin` in the claiming transaction."""
+    """The value that `RunEffects.begin` returned in the claiming transaction."""
     start: Start | None = None
-    """The decision of limits and budgets about the start of the run; None if there are none."""
+    """What limits and budgets decided about the start of the run; None without limits and budgets."""
 
     @property
     def rows(self) -> Beginning:
-        """The dispatch, and also the run if the transaction that claims the dispatch stores it."""
+        """The dispatch, and the run if the claiming transaction stores it."""
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """Write the rows for the start of the run if it is new, and the rows of its budgets."""
+        """If the run is new, write the rows that belong to its start, and those of its budgets."""
         if self.start is not None and self.run is not None:
             if self.start.asks:
                 begin_to_ask(tx, self.run.run_id, self.start.asks)
@@ -312,71 +312,68 @@ class Claimed(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """A claimed dispatch with its run, and everything that this process needs to execute it to its end."""
+    """A claimed dispatch with its run, and all that this process needs to execute the run."""
 
     dispatch: RunDispatch
     begun: Claimed
     sink: ReconnectableEventSink
     stops_at: int
-    """The time at which the work stops if its claim is not renewed: shortly before another process may claim
-    it.
+    """When the work stops if its claim is not renewed; this is shortly before another process may claim it.
     """
     kept_since: int
-    """The time at which the thread took its slot, which successive runs of the thread share."""
+    """When the thread took its slot, which the thread's successive runs share."""
     concluded: "asyncio.Future[None]"
-    """A future that is done when the slot of the run is free."""
+    """A future that completes when the run has freed its slot."""
     has_followers: bool = False
-    """Whether this process knows of more queued work on the thread. If so, it looks for that work right after
-    the run.
+    """Whether this process knows of more queued work on the thread, which it then starts directly after the
+    run.
     """
     alarm: "asyncio.Task[None] | None" = None
-    """The timer that stops the run when it exceeds the maximum execution time."""
+    """The timer that stops the run after the maximum execution time."""
     run: RunRecord = field(init=False)
-    """The run at the start of its execution; `Dispatcher._prepare` sets this field and the next three."""
+    """The run at the start of its execution. `Dispatcher._prepare` sets this field and the next three."""
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)
-    """The sink that the executor writes to; it stores some events, and passes all events on to `sink`."""
+    """The sink to which the executor writes; it stores some events, and passes all events to `sink`."""
     started_at: int = 0
-    """The time at which the execution began; 0 until the start is stored."""
+    """When the execution started; 0 until the start is stored."""
     ended: Ended | None = None
-    """The result or error of the executor; None if it was stopped."""
+    """The result or the error of the executor; None if the executor was stopped."""
     result: AgentRunResult = field(init=False)
-    """The result that is stored at the end of the run. `Completion.end` sets this field and the next five."""
+    """The result that is stored when the run ends. `Completion.end` sets this field and the next five."""
     spends: tuple[Spending, ...] = ()
     drafts: tuple[CanonicalEventDraft, ...] = ()
     asks: ClaimAsk | None = None
-    """The claim for the thread's next dispatch that is made when the run ends."""
+    """The request to claim the thread's next dispatch when this run ends."""
     answer_id: str | None = None
-    """The message id of the answer; None if there is no answer, or if the executor has stored it itself."""
+    """The message id of the answer; None if there is no answer, or if the executor has stored the answer."""
     ended_at: int = 0
-    """The time at which the end was decided. A dispatch that is due at this time may be claimed next."""
+    """When the run ended. A dispatch that is due at this time may be claimed next."""
     next: Claimed | None = None
-    """The thread's next dispatch, if it was claimed in the transaction that ended this run."""
+    """The thread's next dispatch, if it was claimed by the transaction that ended this run."""
     has_looked: bool = False
-    """Whether no poll for the thread's next dispatch is needed, because it was claimed already or there is
-    none.
+    """Whether it is known that the thread's next dispatch was claimed, or that there is none, so that no poll
+    is needed.
     """
     leaves_waiting: bool = True
-    """Whether messages may be pending on the thread after the end of the run."""
+    """Whether messages may be pending on the thread after this run."""
     comes_again: bool = False
-    """Whether the dispatch was queued again, so that the run will be executed again."""
+    """Whether the dispatch was requeued, so that the run will be executed again."""
     end: LeaseEnd | None = None
-    """The reason for which the execution was stopped from outside; None if it may continue."""
+    """Why the execution was stopped from outside; None if it was not stopped."""
     is_cancelled: bool = False
-    """Whether the run was cancelled; a failure of a cancelled run is not retried."""
+    """Whether the run was cancelled; after a failure, a cancelled run is not retried."""
     stops: Callable[[], None] | None = None
-    """Interrupts the executor; None while no executor runs."""
+    """Interrupts the executor; None while none is running."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
     can_pause: bool = False
-    """Whether the work can pause while it is uncertain that the claim still holds; if not, the work is
-    stopped.
-    """
+    """Whether the work can pause while its claim is uncertain; if not, the work is stopped."""
 
     def stop(self, end: LeaseEnd) -> None:
-        """Stop the execution. If this is called repeatedly, the first reason counts."""
+        """Stop the execution for this reason; the first call determines the reason."""
         if self.end is None:
             self.end = end
             if self.stops is not None:
@@ -393,21 +390,21 @@ class WorkerStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class MailboxWorker:
-    """The single worker in this process that executes the runs of one thread."""
+    """The worker of one thread in this process, which executes the thread's runs."""
 
     status: WorkerStatus = WorkerStatus.IDLE
     job: Job | None = None
-    """The job that executes; None if there is none."""
+    """The job that is executing; None if there is none."""
     tenant: str = ""
     is_wanted: bool = False
-    """Whether another caller wanted to start work but found the worker reserved."""
+    """Whether another caller tried to start work while the worker was reserved."""
     foreground: int = 0
-    """The number of foreground submissions that wait for the thread. While there are any, the thread's queued
-    dispatches are not claimed.
+    """Number of foreground submissions that wait for the thread. Meanwhile, the thread's queued dispatches
+    are not claimed.
     """
     storing: int = 0
-    """The number of foreground submissions that are being stored. Their claims may be in the database before
-    this process knows of them.
+    """Number of foreground submissions that are being stored. Their claims may be in the database before this
+    process knows them.
     """
 
     @property
@@ -417,27 +414,27 @@ class MailboxWorker:
 
     @property
     def dispatch_id(self) -> str | None:
-        """The dispatch of the run that executes."""
+        """The id of the dispatch that is executing."""
         return None if self.job is None else self.job.dispatch.dispatch_id
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run that executes; None if there is none."""
+        """The id of the run that is executing; None if there is none."""
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
-        """Record the tenant of the next work, unless a run is executing."""
+        """Set the tenant of the next work, unless a run is executing."""
         if self.status is WorkerStatus.IDLE:
             self.tenant = tenant
 
 
 class Workers:
-    """The workers of this process, by thread."""
+    """The workers of this process, keyed by thread."""
 
     def __init__(self) -> None:
         self._workers: dict[str, MailboxWorker] = {}
         self.executing: dict[str, MailboxWorker] = {}
-        """The workers that execute a run, keyed by thread."""
+        """The workers that are executing a run, keyed by thread."""
 
     def __contains__(self, thread_id: str) -> bool:
         return thread_id in self._workers
@@ -446,20 +443,20 @@ class Workers:
         return len(self._workers)
 
     def get(self, thread_id: str) -> MailboxWorker | None:
-        """Return a thread's worker."""
+        """Return the worker of a thread."""
         return self._workers.get(thread_id)
 
     def get_or_create(self, thread_id: str) -> MailboxWorker:
-        """Return a thread's worker; create an idle worker if there is none."""
+        """Return the worker of a thread; if there is none, create an idle one."""
         worker = self._workers.get(thread_id)
         if worker is None:
             worker = self._workers[thread_id] = MailboxWorker()
         return worker
 
     def stop(self, id: str, *, is_told: bool = False) -> bool:
-        """End the execution with this dispatch, run or thread id as cancelled; return False if there is none.
+        """Cancel the execution with this dispatch, run or thread id; return False if there is none.
 
-        If its executor has already been asked to end, the execution is not stopped, but ends by itself.
+        If the executor was already asked to end, the execution is not stopped, but ends by itself.
         """
         for thread_id, worker in self.executing.items():
             if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
@@ -470,7 +467,7 @@ class Workers:
         return False
 
     def give_way(self, dispatch_id: str) -> bool:
-        """Stop the execution of this dispatch so that a submission can run; return False if there is none."""
+        """Stop the execution of a dispatch in favour of a submission; return False if there is none."""
         for worker in self.executing.values():
             if worker.job is not None and worker.dispatch_id == dispatch_id:
                 worker.job.stop(LeaseEnd.GAVE_WAY)
@@ -478,18 +475,18 @@ class Workers:
         return False
 
     def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
-        """End the execution of this dispatch as cancelled; return False if there is none.
+        """Cancel the execution of this dispatch; return False if there is none.
 
-        `tell` asks the executor to end the run. If no executor does so, the execution is stopped. An
-        execution that was cancelled before is not stopped again, because it is already ending and storing its
-        output.
+        `tell` asks the executor to end the run. If no executor accepts the request, the execution is stopped.
+        An execution that was cancelled before is not stopped again, because it is already ending and storing
+        its output.
         """
         known_jobs = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
         is_ending = any(job is not None and job.is_cancelled for job in known_jobs)
         return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
 
     def idle_threads(self) -> list[str]:
-        """Return the threads whose workers are idle and not reserved or requested by any caller."""
+        """Return the threads whose workers are idle and not reserved."""
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
@@ -504,25 +501,25 @@ def _rests(worker: MailboxWorker) -> bool:
 
 
 class Ending(Record, frozen=True, kw_only=True):
-    """The writes of the transaction that ends a run."""
+    """The writes of a transaction that ends a run."""
 
     run: RunRecord | None = None
     leaves_waiting: bool = True
-    """Whether messages may be pending on the thread; True if that is not known."""
+    """Whether messages may be pending on the thread; True if this is unknown."""
     leaves_queued: bool = True
-    """Whether another dispatch may be queued on the thread; True if that is not known."""
+    """Whether another dispatch may be queued on the thread; True if this is unknown."""
     next: Claimed | Held | None = None
-    """The claim of the thread's next dispatch, or the budget that prevents it from starting."""
+    """The claim of the thread's next dispatch, or the budget that prevents the dispatch from starting."""
     tells: Callable[[], Awaitable[object]] | None = None
-    """Publishes the event that the run was queued again because its decisions arrived before its questions
-    were stored.
+    """Publishes the event that the run was requeued, because its decisions arrived before its questions were
+    stored.
     """
     unasked: tuple[str, ...] = ()
-    """The tool call ids of the decisions that the run has neither used nor asked for."""
+    """The ids of tool calls with decisions that the run neither used nor asked for."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | Held | None:
-    """Claim the thread's next due dispatch and begin it, or return the limit or budget that prevents it.
+    """Claim and start the thread's next due dispatch, or return what prevents it from starting.
 
     The caller holds the lock of the thread and, if there are limits or budgets, the lock of limits.
     """
@@ -536,7 +533,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, ready to be stored; None if no dispatch is due for this process."""
+    """Return a claim on a due dispatch, which the caller stores; None if no dispatch is due."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -544,9 +541,9 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Start the claimed dispatch in this transaction if possible.
+    """Start a claimed dispatch in this transaction, if possible.
 
-    If not, its execution reports the reason later.
+    If it is impossible, the execution reports the reason later.
     """
     return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
@@ -570,7 +567,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
         if len(records) == len(set(ids)):
             messages = tuple(record.message for record in records)
     start = None
-    if asks.limits or asks.budgets is not None:  # the change reads the thread before it reads the limits
+    if asks.limits or asks.budgets is not None:  # the thread is read before the limits
         start = asks.start(tx, claimed, run)
     if run is None or messages is None or (start is not None and (start.held or start.asks)):
         return Claimed(dispatch=claimed, run=run, instance_id=instance_id, start=start)
@@ -587,7 +584,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
 
 
 class Completion:
-    """Writes the beginning and the end of executions."""
+    """Writes the start and the end of executions."""
 
     def __init__(
         self,
@@ -597,13 +594,13 @@ class Completion:
         self._core = core
         self._events = events
         self.submissions: Submissions
-        """The part that accepts submissions.
+        """The part of the mailbox that accepts submissions.
 
-        The attribute is set after construction, because the two parts depend on each other.
+        The attribute is set after construction, because both objects need each other.
         """
 
     async def begin(self, job: Job) -> None:
-        """Store that the execution begins; a run that was only prepared now has the status running.
+        """Store that an execution has started; a run that was only prepared is now running.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -623,7 +620,7 @@ class Completion:
 
         async def write() -> RunDispatch | None:
             nonlocal is_repeated
-            if is_repeated:  # the reply may have been lost; count the start only once
+            if is_repeated:  # the reply may have been lost; count the start once
                 row = await core.dispatches.load_dispatch(dispatch.dispatch_id)
                 has_begun = row is not None and row.dispatch_instance_id == begun.instance_id
                 if row is not None and has_begun and row.claim_token == dispatch.claim_token:
@@ -641,9 +638,9 @@ class Completion:
         spends: tuple[Spending, ...] = (),
         asks: ClaimAsk | None = None,
     ) -> None:
-        """Store how the execution ended, acknowledge its dispatch, and on request claim the thread's next.
+        """Store how an execution ended, acknowledge its dispatch, and claim the thread's next on request.
 
-        While the store is unavailable, the write is repeated.
+        If the store is unavailable, the write is repeated.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -664,7 +661,7 @@ class Completion:
 
         ending = await core.retried(partial(self._written_end, "ack", dispatch.thread_id, end))
         del staged[: len(job.drafts)]
-        # the claim is tried again, in a change that records the reason
+        # the claim is repeated in a change that records the reason
         is_held = isinstance(ending.next, Held)
         job.next = None if isinstance(ending.next, Held) else ending.next
         job.leaves_waiting = ending.leaves_waiting
@@ -681,9 +678,10 @@ class Completion:
             await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
-        """End the run with its result, and claim the thread's next dispatch, under the thread's lock.
+        """End the run with its result, and claim the thread's next dispatch; the caller locks the thread.
 
-        An executor that commits its own steps has stored the end already; else the answer is stored here.
+        If the executor commits its own steps, it has already stored the end; otherwise, the answer is stored
+        here.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
         thread_id = dispatch.thread_id
@@ -702,7 +700,7 @@ class Completion:
             run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
             ended = run
         ends = result_of(dispatch, run, result, job.begun.instance_id)
-        if run is None:  # the thread was removed while its run executed
+        if run is None:  # the thread was removed during its run
             acked = tx.runs.dispatches.move_owned(
                 dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
             )
@@ -745,10 +743,10 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the result if an earlier attempt stored this end but its reply was lost; otherwise None.
+        """Return the writes of an earlier attempt that stored this end but lost its reply; None otherwise.
 
-        The dispatch that the earlier attempt claimed is claimed again, unless the run of that dispatch was
-        asked to end in the meantime.
+        A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end
+        meanwhile.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -768,7 +766,7 @@ class Completion:
     def _resume_if_possible(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Resume the run if its question has already been decided; return the calls of other decisions."""
+        """Resume the run if its question is already decided; return a publisher and ids of other calls."""
         tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
         if run.status is not RunStatus.WAITING:
             return None, ()
@@ -781,7 +779,7 @@ class Completion:
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
     ) -> bool:
-        """Requeue the dispatch with a delay; return False if this was the last attempt."""
+        """Requeue the dispatch with a delay; return False after the last attempt."""
         core, dispatch = self._core, job.dispatch
         delay, most = next_try(
             core.config,
@@ -821,7 +819,7 @@ class Completion:
         cause: CanonicalEventDraft | None = None,
         code: str | None = None,
     ) -> None:
-        """Make the dispatch a dead letter and end its run with the error, in one change."""
+        """Make the dispatch a dead letter and end its run with the error, in one transaction."""
         await self._tell_failure(dispatch, sink, error)
         failed = RunDispatchResult(
             run_id=dispatch.run_id,
@@ -841,7 +839,7 @@ class Completion:
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Requeue a dispatch that failed before its execution; return False after the last attempt.
 
-        The failure counts as a failed attempt.
+        The failure counts as an attempt.
         """
         attempts = claimed.attempt_count + 1
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
@@ -860,9 +858,9 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def release(self, claimed: RunDispatch, delay_ms: int = 0) -> bool:
-        """Queue a claimed dispatch again, due after `delay_ms`, and count no attempt.
+        """Requeue a claimed dispatch, due after `delay_ms`, without counting an attempt.
 
-        Return False if the dispatch has ended, because its run was cancelled.
+        Return False if the dispatch has ended because its run was cancelled.
 
         Raises:
             StaleClaim: The claim has ended; nothing was written.
@@ -876,7 +874,7 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def stop(self, claimed: RunDispatch) -> None:
-        """Requeue a dispatch whose execution ends because this server stops; count an interruption.
+        """Requeue a dispatch whose execution ends because its server stops; count an interruption.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -886,9 +884,9 @@ class Completion:
     async def cut_off(self, claimed: RunDispatch) -> bool:
         """Requeue a dispatch whose execution was stopped because its claim was uncertain.
 
-        The stop counts as an interruption.
+        The stop is counted as an interruption.
 
-        Return whether the dispatch was queued again.
+        Return False if the dispatch was not requeued.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -899,19 +897,20 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def taken_back(self, row: RunDispatch) -> RunDispatch:
-        """Requeue a dispatch that an ended process had claimed; count an interruption.
+        """Requeue a dispatch that an exited process had claimed; count an interruption.
 
         Raises:
-            StaleClaim: The dispatch was superseded; this is now stored.
+            StaleClaim: The dispatch was superseded, which is now stored.
         """
         return await self._move_dispatch(
             "nack", row, lambda row, now: row.lease_ended(now=now, reason=OWNER_GONE), why="released"
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Release a dispatch whose lease has expired, under the thread's lock; return None if it has not.
+        """Release a dispatch if its lease has expired; the caller locks its thread. Return None otherwise.
 
-        If the dispatch becomes a dead letter, or the run was asked to end, the run ends in the same change.
+        If the dispatch becomes a dead letter, or its run was asked to end, the run ends in the same
+        transaction.
         """
         row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
         return None if row is None else self.ended_in(tx, heeded(tx, row))
@@ -932,13 +931,13 @@ class Completion:
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
         """Withdraw a queued dispatch and end its run, under the thread's lock; None if it is not queued.
 
-        Call `told_withdrawn` after the commit.
+        The caller must call `told_withdrawn` after the commit.
         """
         row = tx.runs.dispatches.cancel(dispatch_id)
         return None if row is None else self.ended_in(tx, row)
 
     async def end_late(self) -> None:
-        """End the runs that missed their deadline: queued runs, and runs that ask whether they may start."""
+        """End the runs that missed their deadline while they were queued or asked to start."""
         core = self._core
 
         def end(tx: Transaction, late: Sequence[RunDispatch]) -> EndedRuns:
@@ -967,7 +966,7 @@ class Completion:
                 await self.told_cancelled(asking, "dead_letter")
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a withdrawn run. If it asked a question on behalf of several runs, let another run ask it."""
+        """Count a withdrawn run in the metrics; if it asked on behalf of several runs, let another ask."""
         cancelled = self.told(dispatch, ended)
         await self._pass_on_question()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -976,10 +975,10 @@ class Completion:
     def ended_in(
         self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
     ) -> tuple[RunDispatch, RunRecord | None]:
-        """End a run in the change that ends its dispatch unacknowledged, under the thread's lock.
+        """End a run in the transaction that ends its dispatch unacknowledged, under the thread's lock.
 
-        A run that already has another dispatch continues with that dispatch. Return the stored dispatch and
-        the ended run, and call `told` after the commit.
+        If the run already has another dispatch, the run continues with that one. Return the stored dispatch
+        and the ended run; the caller must call `told` after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -996,7 +995,7 @@ class Completion:
         return replace(dispatch, reconciled=True), ended
 
     def told(self, dispatch: RunDispatch, ended: RunRecord | None, outcome: str = "") -> RunDispatch:
-        """Count a run that ended with its dispatch, and announce that the effects of its end are stored."""
+        """Count a run that ended with its dispatch, and announce that its effects are stored."""
         if ended is not None:
             operation, usual = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
@@ -1006,12 +1005,12 @@ class Completion:
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
-        """End the runs that an interrupt has superseded, in the transaction of the interrupt."""
+        """End the runs that an interrupt superseded, in the transaction of the interrupt."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
     async def reconcile(self, dispatch_id: str) -> None:
-        """If a dispatch that this process no longer owns has ended, end its run too; a failure is logged."""
+        """End the run of an ended dispatch that this process no longer owns; a failure is only logged."""
         core = self._core
         try:
             row = await core.dispatches.load_dispatch(dispatch_id)
@@ -1027,7 +1026,7 @@ class Completion:
             _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch_id, reason=error.describe())
 
     async def reconcile_all(self) -> None:
-        """End every run whose dispatch has already ended, for example through an interrupt."""
+        """End each run whose dispatch has already ended, for example by an interrupt."""
         core = self._core
         seen: set[str] = set()
         while rows := await core.observed(
@@ -1070,9 +1069,9 @@ class Completion:
     ) -> RunRecord | None:
         """End a run that waits for a person, under the thread's lock; return None if it does not wait.
 
-        The run ends as cancelled, unless `termination` says otherwise.
+        The run ends as cancelled unless `termination` states another reason.
 
-        Return the run in its state before the change; call `told_cancelled` after the commit.
+        Return the run as it was before the change; the caller must call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1086,14 +1085,14 @@ class Completion:
         effects = self._core.effects
         drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
-        tx.tell(WORK)  # the thread's later work can start now
+        tx.tell(WORK)  # the thread's other work can start now
         if effects is not None:
             effects.write(tx, ended, None)
             effects.withdraw(tx, run)
         return run
 
     async def told_cancelled(self, run: RunRecord, outcome: str = "cancelled") -> None:
-        """Count a waiting run that has ended; if it asked on behalf of several runs, let another ask."""
+        """Count a waiting run that has ended; if it asked on behalf of several runs, another run asks."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add(outcome)
@@ -1101,7 +1100,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _pass_on_question(self) -> None:
-        """If the ended run asked on behalf of others, let another run ask; the sweep repeats a failed try."""
+        """Let another run ask if the ended run asked on behalf of several; the sweep retries a failure."""
         if not self._core.has_budgets:
             return
         try:
@@ -1119,9 +1118,9 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         why: _Why = "failed",
     ) -> RunDispatch:
-        """Change the state of a dispatch that this process claimed, and store its execution's error, if any.
+        """Change the state of a dispatch that this process claimed; store the execution's error, if any.
 
-        If the change ends the dispatch, its run ends as well, and is counted as `outcome`.
+        If the change ends the dispatch, it also ends the run, which is counted as `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []
@@ -1132,9 +1131,9 @@ class Completion:
             if accept is NOWHERE:
                 tx.lock(thread_lock(dispatch.thread_id))
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
-                return written[0]  # the write succeeded, and only the reply was lost
+                return written[0]  # the write succeeded; only its reply was lost
             step = move
-            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, regardless of its result
+            if is_cancelled(tx, dispatch.dispatch_id):  # the run is cancelled, whatever its result is
                 step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
@@ -1154,7 +1153,7 @@ class Completion:
         return self.told(row, ended, outcome)
 
     async def _written_end(self, operation: str, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
-        """Write the end of a run. The change also locks the threads whose runs read its answer."""
+        """Write the end of a run, and lock the threads whose runs read its answer."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         thread_ids = frozenset[str]()
         while True:
@@ -1170,21 +1169,21 @@ class Completion:
 
 
 def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
-    """Return whether a command to cancel the active run of this dispatch is stored."""
+    """Return whether a cancel command for this dispatch's active run is stored."""
     commands = tx.runs.dispatches.commands((dispatch_id,))
     return any(command.cancels for _, command in commands)
 
 
 def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
-    """Return the pending commands for the run of an active dispatch."""
+    """Return the stored commands for the run of an active dispatch."""
     return [command for _, command in tx.runs.dispatches.commands((dispatch.dispatch_id,))]
 
 
 def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
-    """Apply an active run's stored commands when its dispatch is requeued, under its thread's lock.
+    """Apply the stored commands of an active run when its dispatch is requeued, under the thread's lock.
 
-    A run that was asked to end is withdrawn. A run that has not read its decisions yet gets them when it
-    starts again.
+    A run that was asked to end is withdrawn. A run that has not read its decisions gets them when it
+    restarts.
     """
     commands = commands_in(tx, row)
     if not commands:
@@ -1202,7 +1201,7 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
 
 
 def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
-    """Return the run with its unused decisions, so that it gets them when it is executed again."""
+    """Return a copy of the run with its unused decisions, which it gets at its next execution."""
     snapshot = run.activation
     if snapshot is None:
         return run
@@ -1226,7 +1225,7 @@ def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume
 def result_of(
     dispatch: RunDispatch, run: RunRecord | None, result: AgentRunResult, instance_id: str
 ) -> RunDispatchResult:
-    """Return a result in the form in which the queue stores it."""
+    """Convert a result to the form that the queue stores."""
     termination = result.termination
     waits = result.waiting is not None or (run is not None and run.status is RunStatus.WAITING)
     failed = termination.type is TerminationKind.ERROR
@@ -1241,7 +1240,7 @@ def result_of(
 
 
 def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
-    """Return whether the run is still open, so that this dispatch must be executed until it ends or waits."""
+    """Return whether the run is open, so that this dispatch must be executed further."""
     if run.status is RunStatus.WAITING:
         return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
     return run.status is not RunStatus.DONE
@@ -1250,9 +1249,9 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
 def as_ended(
     run: RunRecord, dispatch: RunDispatch, result: AgentRunResult, answer_id: str | None, *, now: int
 ) -> tuple[RunRecord, Message | None]:
-    """Return the run in its state after an execution with this result, and its answer as a message.
+    """Return the run as it is after an execution with this result, and its answer as a message.
 
-    `answer_id` is None if there is no answer, or if the executor has stored it itself.
+    `answer_id` is None if there is no answer, or if the executor has stored the answer.
     """
     answer, waiting = None, result.waiting
     if answer_id is not None:
@@ -1281,7 +1280,7 @@ def as_ended(
         after,
         status=RunStatus.WAITING,
         waiting=replace(waiting, since_dispatch_id=dispatch.dispatch_id),
-        # If a budget held the run back at first, this execution was the first.
+        # If a budget held the run at first, this was the first execution.
         started_at=run.started_at if run.started_at is not None or is_held else dispatch.claimed_at,
         updated_at=max(now, run.updated_at),
     )
@@ -1289,7 +1288,7 @@ def as_ended(
 
 
 def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:
-    """Return the final event of an execution."""
+    """Return the last event of an execution."""
     result = None if response is None else {"response": response}
     return RunFinish(
         thread_id=dispatch.thread_id, run_id=dispatch.run_id, termination=termination, result=result
@@ -1297,13 +1296,13 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether the run ends together with this dispatch."""
+    """Return whether a run ends when this dispatch ends."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 
 
 def termination_of(dispatch: RunDispatch) -> TerminationReason:
-    """Return the reason for the end of a run, derived from how its dispatch ended."""
+    """Return why a run ended, derived from how its dispatch ended."""
     if dispatch.status is RunDispatchStatus.DEAD_LETTER:
         if dispatch.termination is not None and dispatch.termination.type is TerminationKind.ERROR:
             return dispatch.termination

@@ -1,4 +1,4 @@
-"""The settings of a mailbox. The defaults suit a personal computer."""
+"""The settings of a mailbox; the defaults suit a personal computer."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _KINDS = {
     bool: "True or False",
     NoneType: "None",
 }
-"""Names of the setting types for error messages."""
+"""Names of the types of settings for error messages."""
 
 _MORE_THAN_NOTHING = (
     "lease_ms",
@@ -60,101 +60,98 @@ _NOT_NEGATIVE = (
 class MailboxConfig:
     """The settings of a mailbox.
 
-    A duration is a `timedelta`, or a number of seconds, or of milliseconds if the name ends with `_ms`.
+    A duration is a `timedelta` or a number of seconds; if the name ends with `_ms`, a number of milliseconds.
 
     Raises:
-        ConfigError: A setting has the wrong type, or is below its minimum.
+        ConfigError: A setting has the wrong type, or is too small.
     """
 
     lease_ms: int = 30_000
-    """The time for which a claim lasts without a renewal. Each renewal may take a third of this time."""
+    """How long a claim lasts without a renewal. A renewal may take up to a third of this time."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: Duration = timedelta(seconds=10)
-    """The time after which a lease is renewed; it is capped at two thirds of `lease_ms`."""
+    """How often a lease is renewed, but at most two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
-    """The delay before a renewal that failed in the store is retried.
+    """The delay after which a failed renewal is repeated.
 
-    The renewal is retried until the lease ends.
+    The renewal is repeated until the lease ends.
     """
     sweep_interval: Duration = timedelta(seconds=30)
     gc_interval: Duration = timedelta(seconds=60)
     gc_ttl: Duration = timedelta(hours=24)
     dead_letter_ttl: Duration = timedelta(days=30)
     poll_interval: Duration = timedelta(seconds=1)
-    """The maximum time for which due work waits if all notifications about it are lost."""
+    """The maximum delay of due work if all notifications about it are lost."""
     default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
     default_max_interruptions: int = DEFAULT_MAX_INTERRUPTIONS
-    """The number of times that the end of a server, or a lost lease, may interrupt the executions of a run.
+    """The number of a run's executions that may end early because a server stops or a lease is lost.
 
-    The next interruption makes the run a dead letter. No interruption counts as a failed attempt.
+    The next interruption makes the run a dead letter. Interruptions do not count as failed attempts.
     """
     outage: Duration | None = None
-    """The minimum time for which a run is retried after its normal attempts, if an outage may be the cause.
+    """How long a run is retried, at least, after its normal attempts, if an outage may have caused the
+    failure.
 
-    None means twelve minutes. But if `default_max_attempts` is set, None means no further attempts.
+    None means twelve minutes or, if `default_max_attempts` is set, no further attempts.
     """
     default_retry_delay_ms: int = 250
     max_retry_delay_ms: int = 30_000
-    """The longest delay before a retry. The default delay is doubled at most six times, from 250 ms to 16 s.
-    """
+    """The longest delay before a retry. The default delay doubles at most six times, from 250 ms to 16 s."""
     cancel_wait_ms: int = 5_000
-    """The time for which a foreground submission waits for the active run to end."""
+    """How long a foreground submission waits for the active run to end."""
     cancel_poll_ms: int = 25
     stop_wait_ms: int = 5_000
-    """The time within which a run that lost its lease must stop; after it, the run is abandoned."""
+    """How long a run that lost its lease has to stop, before it is abandoned."""
     max_run_ms: int | None = None
-    """The time after which a run is stopped permanently; None means that its lease is renewed without limit.
-    """
+    """After this time a run is stopped permanently; None means no limit."""
     max_concurrent_runs: int = 256
-    """Maximum number of runs that execute at the same time in this process. The maximum for each tenant is
-    per process, too, but `limits` apply to all workers of the database.
+    """Maximum number of runs that this process executes at the same time. The maximum for each tenant is also
+    per process, whereas `limits` apply to all workers of the database.
 
-    A foreground `submit` starts its run at once, even beyond these two bounds, because a caller waits for it.
+    A foreground `submit` starts its run at once, even beyond both maximums, because a caller waits for the
+    run.
     """
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
-    """The maximum number of runs that may be queued on a thread; None means any number."""
+    """The maximum number of queued runs on a thread; None means no limit."""
     max_pending_per_thread: int | None = 10_000
-    """The maximum number of messages that may be pending on a thread; None means any number."""
+    """The maximum number of pending messages on a thread; None means no limit."""
     drain_grace: Duration = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
-    """The budgets of runs. If one is used up, one run asks whether all may use the same amount again, and the
-    others stay queued.
+    """The budgets of runs. When a budget is used up, one run asks whether to extend it, and the other runs
+    stay queued.
     """
     give_up_on: tuple[type[Exception], ...] = ()
-    """Exceptions after which neither a run nor any of its steps is retried, because a retry would raise them
-    again.
-    """
+    """Exceptions after which neither a run nor its steps are retried, because a retry cannot help."""
     pending_zone: bool = True
     """Whether input for a busy run is stored durably until a step reads it."""
     places: Callable[[], Collection[str]] | None = None
     """Returns the names of the places that this process serves.
 
-    The process claims the runs of these places and runs without a place. None claims all runs.
+    The process claims the runs of these places, and runs without a place. None means that it claims all runs.
     """
     gone: Callable[[], Collection[str]] | None = None
-    """Returns the names of other consumers that have certainly ended.
+    """Returns the names of other consumers that have certainly exited.
 
-    The claims of ended consumers are released, at the start and later.
+    The claims of exited consumers are released, at the start and later.
     """
     claims_hold: Callable[[int], None] | None = None
-    """A function that is called at each claim and renewal.
+    """A function that is called after each claim and renewal.
 
-    Its argument is the number of milliseconds for which no other process can claim the runs that this process
-    executes. If this process freezes, an external supervisor can use this number to end its work in time.
+    Its argument is the number of milliseconds during which no other process can claim the runs of this
+    process. If this process freezes, an external supervisor can use this number to kill it in time.
     """
     is_exclusive: bool = False
-    """Whether no other process works on this store.
+    """Whether no other process uses this store.
 
-    In that case, claims of other consumers are released at the start, without waiting for their leases to
-    expire.
+    If so, claims of other consumers are released at the start, before their leases expire.
     """
 
     @property
     def outage_ms(self) -> int:
-        """How long runs are retried during an outage, in milliseconds."""
+        """How long a run is retried during an outage, in milliseconds."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
@@ -214,14 +211,14 @@ class MailboxConfig:
 
 @cache
 def _kinds() -> dict[str, tuple[type[Any], ...]]:
-    """Return the types that each setting may have; the item types of tuples are not included."""
+    """Return the permitted types of each setting, without the item types of tuples."""
     hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(MailboxConfig).items()}
     return {name: kinds for name, kinds in hints.items() if set(kinds) <= set(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """How many times recovery is tried before `start_lifecycle_ready` fails."""
+    """How often recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)
@@ -229,9 +226,9 @@ class StartupRecoveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxLifecycleConfig:
-    """The settings for the start of a mailbox's background work."""
+    """Settings for the background work of a mailbox."""
 
     startup_delay: timedelta = timedelta(0)
     startup_recovery: StartupRecoveryConfig = field(default_factory=StartupRecoveryConfig)
     maintenance_callback: Callable[[], None] | None = None
-    """Called after each round of garbage collection."""
+    """A function that is called after each garbage collection."""

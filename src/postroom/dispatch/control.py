@@ -1,4 +1,4 @@
-"""Controls queued and active runs in any process: cancels, interrupts, and sends them decisions and input."""
+"""Cancels and interrupts queued and active runs in any process, and sends them decisions and input."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ _Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | Li
 
 
 class Control:
-    """Sends commands to runs."""
+    """Sends commands to queued and active runs."""
 
     def __init__(self, core: Core, events: ServerEvents, completion: Completion, workers: Workers) -> None:
         self._core = core
@@ -37,9 +37,9 @@ class Control:
     async def cancel(self, id: str) -> bool:
         """Cancel the run with this dispatch or run id, or the active, waiting or next run of a thread.
 
-        A queued run, and a run that waits for an answer, end at once. For an active run, the cancellation is
-        stored before this returns True. The run then ends as cancelled even if its process dies before it has
-        stopped. Return False if there is no such run, or if the run has ended.
+        A run that is queued or waits for an answer ends at once. For an active run, the command is stored
+        before this method returns True. The run then ends as cancelled, even if its process dies before it
+        has stopped. Return False if the run does not exist or has ended.
         """
         core, completion = self._core, self._completion
         done = await core.observed("cancel", core.store.write(lambda tx: self._cancelled_in(tx, id)))
@@ -60,14 +60,14 @@ class Control:
         return True
 
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
-        """Cancel the run or dispatch with this id under the lock of its thread.
+        """Cancel the run or dispatch with this id, under the lock of its thread.
 
-        Return the active dispatch that was asked to end, the queued dispatch that was withdrawn with its run,
-        the waiting run, the address of a run that only a live channel reaches, or None.
+        Return the active dispatch that was asked to end, the withdrawn dispatch with its run, the waiting
+        run, the address of a run that only a live channel can reach, or None.
         """
         row, run = _named_in(tx, id)
         if run is not None and run.status is RunStatus.DONE:
-            return None  # the executor may have stored the end of the run before its dispatch ends
+            return None  # the executor may store the end of the run before its dispatch ends
         if row is not None and row.status is RunDispatchStatus.QUEUED:
             return self._completion.withdrawn_in(tx, row.dispatch_id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
@@ -93,7 +93,7 @@ class Control:
         return done
 
     async def stop_active(self, interrupt: Interrupt) -> None:
-        """Ask the active run of an interrupt to end, without waiting for it."""
+        """Ask the interrupted active run to end, without waiting for it."""
         core, active = self._core, interrupt.active_dispatch
         if active is None:
             return
@@ -103,10 +103,10 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Stop an active run so that a submission can run; return False if its claim is not released in time.
+        """Stop an active run in favour of a submission; return False if its claim is not released in time.
 
-        A stopped run is queued again, due after `PLACE_KEPT_MS`. The commit of the submission ends it as
-        cancelled. If the submission is not committed, the run continues, and no attempt is counted.
+        The stopped run is requeued, due after `PLACE_KEPT_MS`. The commit of the submission ends it as
+        cancelled. Without that commit, the run continues, and no attempt is counted.
         """
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)
@@ -153,9 +153,9 @@ class Control:
         return True
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not read yet, and open the question again.
+        """Withdraw a decision that the run has not read yet, and reopen the question.
 
-        Return False, and change nothing, if the run has already read the decision, or never got it.
+        Return False, without a change, if the run has read the decision or never got it.
         """
 
         def take_back(tx: Transaction) -> bool:
@@ -178,7 +178,7 @@ class Control:
             since = run.waiting.since_dispatch_id
             activation = replace(run.activation, seeded_decisions=others)
             run = replace(run, answered=kept_answered_tickets, activation=activation)
-            if not others and not activation.trigger_message_ids:  # nothing else makes the run continue
+            if not others and not activation.trigger_message_ids:  # the run continues for no other reason
                 tx.runs.dispatches.cancel(row.dispatch_id)
                 run = replace(run, dispatch_id=since)
             tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run))
@@ -189,7 +189,7 @@ class Control:
         )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> LiveRunTarget | None:
-        """Pass messages to the thread's active run; return None if it refuses them or is another run."""
+        """Pass messages to the thread's active run; return None if it rejects them or is another run."""
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
         if worker is not None and is_here:
@@ -205,7 +205,7 @@ class Control:
         return target
 
     async def wake(self, thread_id: str) -> None:
-        """Notify the thread's active run, in any process, that messages are pending for its next step."""
+        """Notify the thread's active run, in any process, that messages are pending."""
         worker = self._workers.get(thread_id)
         if worker is not None and worker.is_running:
             self._core.executor.wake_pending_boundary(worker.run_id or "")
@@ -229,8 +229,7 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept_commands = commands_in(tx, row)
-            # A run that was claimed after its question timed out continues, regardless of the clock that
-            # decided that.
+            # A run that was claimed after its question timed out continues, even if the local clock differs.
             now = max(tx.now(), row.claimed_at or 0)
             for item in fresh_decisions(run, request.decisions, kept_commands, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(item,))
@@ -244,7 +243,7 @@ class Control:
         return row
 
     async def _store_decisions(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Store decisions for an active run; return False if it is not active, or would refuse them."""
+        """Store decisions for an active run; return False if it is not active or would reject them."""
         if target.run_id is None:
             return False
         request = RunActivation.new(
@@ -253,12 +252,12 @@ class Control:
         try:
             return await self.keep_decisions(request) is not None
         except StaleDecision:
-            return False  # the caller gets this error when it submits the decision
+            return False  # the caller gets this error from the submission
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
-        """Ask the process that executes a run to stop it; return False if no process can get the request.
+        """Ask the process that executes a run to stop it; return False if no process can be reached.
 
-        With live channels, a missing answer means that no process listens. The request itself is stored.
+        With live channels, no answer means that no process listens. The request itself is stored.
         """
         if self._core.live is not None and not await self._send(live_target(active), _GIVE_WAY):
             return False
@@ -283,7 +282,7 @@ class Control:
     async def _handed_over(
         self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool
     ) -> bool:
-        """Store messages for a run and notify it; without a pending zone, send them to it directly."""
+        """Store messages for a run and notify the run; without a pending zone, send them directly."""
         executor, run_id = self._core.executor, target.run_id or ""
         if not self._core.config.pending_zone:
             if is_here:
@@ -295,12 +294,12 @@ class Control:
         return woken or not await self._retract(target.thread_id, messages)
 
     async def _retract(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Withdraw staged messages; return False if the run has already read them, so they were delivered."""
+        """Withdraw staged messages; return False if the run has already read them."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
             except AlreadyConsumed:
-                return False  # the run reads all of them in one step
+                return False  # the run reads all messages in one step
         return True
 
     async def _active_target(self, thread_id: str) -> LiveRunTarget | None:
@@ -312,7 +311,7 @@ class Control:
         return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
 
     async def _target(self, id: str) -> LiveRunTarget | None:
-        """Return the address of the run with this dispatch, run or thread id, which may be active."""
+        """Return the address of a run that may be active, given its dispatch, run or thread id."""
         row = await self._core.dispatches.load_dispatch(id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
             return live_target(row)
@@ -325,13 +324,13 @@ class Control:
         return not (still and row is not None and row.claim_token == dispatch.claim_token)
 
     async def _send(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Send a command to an active run; return False if none accepted it."""
+        """Send a command to an active run; return False if no run accepted it."""
         live = self._core.live
         return live is not None and await live.deliver(target, command) is LiveDeliveryOutcome.DELIVERED
 
 
 def live_target(of: RunDispatch | RunRecord) -> LiveRunTarget:
-    """Return the address of a run, given the run or its dispatch."""
+    """Return the address of a run for live commands, given the run or its dispatch."""
     return LiveRunTarget(thread_id=of.thread_id, run_id=of.run_id, dispatch_id=of.dispatch_id)
 
 
@@ -345,7 +344,7 @@ def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord |
     if named is not None:
         row, run = queue.load(id), threads.load_run(run_id)
         if run is not None and run.dispatch_id is not None and (row is None or row.status not in OPEN):
-            row = queue.load(run.dispatch_id)  # the run has continued with another dispatch
+            row = queue.load(run.dispatch_id)  # the run continues with another dispatch
         return row, run
     row = queue.claimed(id)
     if row is None:
@@ -364,11 +363,11 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return the decisions that are not yet stored for an active run; omit repeated decisions.
+    """Return the decisions that are not stored yet for an active run, without repeated ones.
 
     Raises:
-        StaleDecision: A question already has another answer, has timed out, or is not one of those that a
-            waiting run has stored.
+        StaleDecision: A question already has another answer, has timed out, or is not among the stored
+            questions of a waiting run.
     """
     by_tool_call_id = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
     fields = {answered.ticket.tool_call_id: answered.decision for answered in run.answered}

@@ -1,4 +1,4 @@
-"""The parts that the modules of a mailbox share: ports, settings and ids. This module decides nothing."""
+"""Ports, settings and ids that the modules of a mailbox share; this module makes no decisions."""
 
 import re
 from collections import defaultdict
@@ -32,9 +32,9 @@ _PUBLICATION = re.compile(r"[0-9]{1,18}")
 
 
 class Pinning:
-    """Pins each run to one version of the registry, so that later executions use the same configuration.
+    """Pins each run to a version of the registry, so that later executions use the same configuration.
 
-    Chooses the pin when a run is prepared, and loads the pinned registry when the run is executed.
+    The pin is chosen when a run is prepared, and loaded when the run is executed.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to the publications of this registry; pass None if there is no registry.
+        """Pin runs to the versions that this registry publishes; None means that there is no registry.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -53,10 +53,10 @@ class Pinning:
         self._scope = scope if registry is None else checked_scope(scope)
 
     async def pin(self, request: RunActivation, *, run_id: str) -> str:
-        """Return the pin of a new run: the requested pin, else the latest publication, else the run's id.
+        """Return the pin of a new run: the requested pin, the latest publication, or the run's id.
 
         Raises:
-            ResolveFailed: The executor cannot resolve the agent, or could not resolve it again later.
+            ResolveFailed: The executor cannot resolve the agent, or could not do so again later.
         """
         pinned = request.hints.resolution_id
         if pinned is None and self._registry is not None:
@@ -71,12 +71,13 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin.
+        """Return the registry to which a run is pinned.
 
-        None if no versioned registry is attached, so that the live one applies.
+        None means that no versioned registry is attached, so the live registry applies.
 
         Raises:
-            InternalError: The pin is not a number, its publication is gone, or there is no live registry.
+            InternalError: The pin is not a number, its publication no longer exists, or there is no live
+                registry.
         """
         if self._registry is None:
             return None
@@ -91,7 +92,7 @@ class Pinning:
             raise InternalError(
                 f"missing registry version publication/{self._scope}@{resolution_id}", value=resolution_id
             )
-        # A registry with the published agents and models, and everything else from the live registry.
+        # The published agents and models, and everything else from the live registry.
         kinds: dict[str, dict[str, Json]] = defaultdict(dict)
         for entry in manifest.entries:
             kinds[entry.kind][entry.id] = entry.value
@@ -129,7 +130,7 @@ class Core:
         self.budgets = Budgets(config.budgets)
         self.has_budgets = bool(config.budgets)
         self.limits_lock: tuple[str, ...] = (LIMITS,) if config.limits or config.budgets else ()
-        """The lock that each claiming transaction takes if claims must count the runs of all workers of the
+        """The lock that claiming transactions take if claims must count the runs of all workers of the
         database.
         """
         self.timer = timer
@@ -141,29 +142,29 @@ class Core:
         self.live = live
         self.pinning = Pinning(executor)
         self.capture: Capture | None = None
-        """The rules that decide which events of executions are stored; None if none are."""
+        """The rules for storing the events of executions; None if no events are stored."""
         self.tasks = Tasks("mailbox")
         self.claiming = Tasks("the mailbox")
-        """The tasks that write changes which may claim a dispatch, and that execute the claimed runs."""
+        """The tasks that write changes which may claim a dispatch, and that execute claimed runs."""
         self.effects = effects
-        """The effects of the start and the end of runs, if any."""
+        """The effects of the start and end of runs, if there are any."""
         self.is_leaving = False
         """Whether this worker is shutting down.
 
-        A worker that is shutting down no longer waits for an unavailable store, and lets its leases expire.
+        Meanwhile, it does not wait for an unavailable store, and lets its leases expire.
         """
 
     @property
     def places(self) -> Places:
-        """The places where this process executes runs; None for every place."""
+        """The places whose runs this process executes; None means every place."""
         return None if self.config.places is None else self.config.places()
 
     def gives_up(self) -> bool:
-        """Return whether to stop repeating a run's step while the store is unavailable."""
+        """Return whether to stop repeating a step of a run while the store is unavailable."""
         return self.is_leaving
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `step`; repeat the step as long as the store is unavailable.
+        """Return the result of `step`, which is repeated while the store is unavailable.
 
         Raises:
             StoreError: The worker is shutting down, or the failure is permanent.

@@ -1,9 +1,9 @@
 """Writes the mailbox's own events to the event log.
 
-The events go to a publisher, if there is one. If the publisher uses the same storage as the runs, each event
-is written in the commit that it describes. Otherwise publishing is best effort: a failure is logged and does
-not stop a run. Events about committed messages that could not be published are queued for repair. Event keys
-are derived only from ids, so a repeated event has the same key as the stored one.
+A publisher, if there is one, receives the events. If the publisher uses the same storage as the runs, each
+event is written in the commit that it describes. Otherwise, publishing may fail, which is logged and does not
+stop a run. Events about committed messages that could not be published are queued for repair. Event keys are
+derived only from ids, so a repeated event has the key of the stored event.
 """
 
 from collections import deque
@@ -32,23 +32,23 @@ class ServerEventPublisher(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of the storage; None if events cannot be written in the commit that they describe."""
+        """The identity of the storage; None if the publisher cannot write events within other commits."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:
-        """Store an event; an event whose key is already stored is ignored."""
+        """Store an event; if its key is already stored, do nothing."""
         ...
 
 
 class StoreEventPublisher:
-    """Publishes directly into an event store."""
+    """Publishes events directly to an event store."""
 
     def __init__(self, events: EventStore, *, storage_identity: str | None = None) -> None:
         self._events = events
         self.storage_identity = storage_identity
 
     async def publish(self, draft: CanonicalEventDraft) -> None:
-        """Append the event.
+        """Append an event to the store.
 
         Raises:
             StoreError, StateError: The store could not append the event.
@@ -58,7 +58,7 @@ class StoreEventPublisher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRepairTask:
-    """Committed messages of a run that may be missing from the event log."""
+    """Committed messages of a run that may be missing in the event log."""
 
     thread_id: str
     run_id: str
@@ -67,7 +67,7 @@ class CheckpointRepairTask:
 
 
 class ServerEvents:
-    """Creates the mailbox's events and publishes them, if there is a publisher."""
+    """Creates the mailbox's events, and publishes them if there is a publisher."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ServerEvents:
         self.repairs: deque[CheckpointRepairTask] = deque()
 
     async def publish(self, *drafts: CanonicalEventDraft) -> bool:
-        """Publish events in order. After a failure, log it, skip the remaining events and return False."""
+        """Publish events in order; after a failure, log it, skip the other events and return False."""
         if self._publisher is None:
             return True
         for draft in drafts:
@@ -101,12 +101,12 @@ class ServerEvents:
         return True
 
     async def dispatch_happened(self, kind: str, dispatch: RunDispatch, **payload: Json) -> None:
-        """Publish one step of a dispatch."""
+        """Publish a change of a dispatch."""
         if self.is_on:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Publish the cancellation of a run that waited for a person and had no open dispatch."""
+        """Publish that a run was cancelled while it waited for a person and had no open dispatch."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(
@@ -116,7 +116,7 @@ class ServerEvents:
     async def messages_committed(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> None:
-        """Publish committed messages, unless their commit already did; failures are repaired later."""
+        """Publish committed messages if their commit did not; failures are repaired later."""
         if not self.is_on or self.in_commits or not messages:
             return
         task = CheckpointRepairTask(
@@ -128,7 +128,7 @@ class ServerEvents:
     def of_commit(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> tuple[CanonicalEventDraft, ...]:
-        """Return the events to write in the commit of these messages; none if they are published later."""
+        """Return the events to write in the commit of messages; empty if events are published later."""
         if not self.in_commits or not messages:
             return ()
         last_seq = first_seq + len(messages) - 1
@@ -138,9 +138,10 @@ class ServerEvents:
         return self.of_messages(task, messages)
 
     def repair_later(self, task: CheckpointRepairTask) -> None:
-        """Queue a repair.
+        """Queue the repair of missing events.
 
-        If the queue is full, count and drop the repair, because the next start finds it again.
+        If the queue is full, the repair is counted and dropped, because the next start of the mailbox finds
+        it again.
         """
         if len(self.repairs) >= REPAIR_QUEUE_LIMIT:
             self._metrics.happened("checkpoint_repair_queue", "dropped")
@@ -150,7 +151,7 @@ class ServerEvents:
     async def decision_received(
         self, thread_id: str, run_id: str, call_id: str, resume: ToolCallResume, *, path: str
     ) -> None:
-        """Publish a decision and, if it approves or denies a permission, the permission event."""
+        """Publish a decision; if it approves or denies a permission, also publish the permission event."""
         if not self.is_on:
             return
         payload: dict[str, Json] = decision_facts(call_id, resume) | {
@@ -167,7 +168,7 @@ class ServerEvents:
             await self.publish(self._draft(kind, thread_id, run_id, key, resume.decision_id, payload | more))
 
     def of_dispatch(self, kind: str, dispatch: RunDispatch, **payload: Json) -> CanonicalEventDraft:
-        """Return the event of one step of a dispatch."""
+        """Return the event about a change of a dispatch."""
         facts = {
             "thread_id": dispatch.thread_id,
             "run_id": dispatch.run_id,
@@ -190,7 +191,7 @@ class ServerEvents:
     def of_messages(
         self, task: CheckpointRepairTask, messages: Sequence[Message]
     ) -> tuple[CanonicalEventDraft, ...]:
-        """Return the events of messages that were committed.
+        """Return the events about committed messages.
 
         Raises:
             InternalError: The number of messages differs from the number of positions.
@@ -254,7 +255,7 @@ class ServerEvents:
 
 
 def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
-    """Return the facts about a decision for an event."""
+    """Return the facts of a decision for an event."""
     return {
         "tool_call_id": call_id,
         "decision_id": resume.decision_id,
@@ -265,7 +266,7 @@ def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
 
 
 def message_kind(message: Message) -> str:
-    """Return the name that events use for messages of this kind."""
+    """Return the name of this kind of message in events."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
     text = "system" if message.role is Role.SYSTEM else "user_input"
@@ -275,7 +276,7 @@ def message_kind(message: Message) -> str:
 
 
 class CheckpointRepair:
-    """Publishes committed messages that may be missing from the log; publishing them again has no effect."""
+    """Publishes committed messages that may be missing in the log; publishing twice has no effect."""
 
     def __init__(self, events: ServerEvents, threads: ThreadStore) -> None:
         self._events = events
@@ -284,7 +285,7 @@ class CheckpointRepair:
     async def record(
         self, thread_id: str, run_id: str, messages: Sequence[Message], first_seq: int, last_seq: int
     ) -> None:
-        """Publish messages that were committed with the numbers `first_seq` to `last_seq`.
+        """Publish messages that were committed under the numbers `first_seq` to `last_seq`.
 
         Raises:
             InternalError: The number of messages does not match; nothing was published.
@@ -295,9 +296,9 @@ class CheckpointRepair:
         await self._events.publish(*self._events.of_messages(task, messages))
 
     async def repair_all(self, statuses: tuple[RunStatus, ...] = ()) -> int:
-        """Publish the input of all runs, or of the runs in one status; return the number of messages.
+        """Publish the input of all runs, or of runs in one status; return the number of messages.
 
-        A run that cannot be published is logged and skipped, so that it does not block the others.
+        A run whose input cannot be published is logged and skipped.
         """
         covered, after = 0, ""
         while runs := await self._threads.list_runs(RunQuery(after=after, statuses=statuses)):
@@ -307,7 +308,7 @@ class CheckpointRepair:
         return covered
 
     async def drain(self) -> None:
-        """Perform the tasks of the repair queue; a task stays queued if its messages are missing."""
+        """Perform the queued repairs; a repair whose messages are missing stays queued."""
         for _ in range(len(self._events.repairs)):
             task = self._events.repairs.popleft()
             if not await self._perform(task):
@@ -343,7 +344,7 @@ class CheckpointRepair:
 
 
 def _stretches(records: Sequence[MessageRecord]) -> list[tuple[int, list[Message]]]:
-    """Group messages into gap-free sequences, each paired with the number of its first message."""
+    """Group messages into sequences without gaps, each with the number of its first message."""
     results: list[tuple[int, list[Message]]] = []
     for record in records:
         if results and record.seq == results[-1][0] + len(results[-1][1]):

@@ -1,4 +1,4 @@
-"""Queries and commands for operators: why a dispatch waits, which dead letters exist, and their replay."""
+"""Tells operators why a dispatch waits and which dead letters exist, and replays dead letters."""
 
 import uuid
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def replayed_as(dispatch_id: str) -> str:
 
 
 class WhyNot(StrEnum):
-    """The reasons why a dispatch may not be executing."""
+    """A reason why a dispatch is not executing."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -55,7 +55,7 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The reason as one word and as a sentence; `until` is the time at which it ends, if that is known."""
+    """The reason as a word and as a sentence; `until` is when the reason ends, if that is known."""
 
     why: WhyNot
     text: str
@@ -64,7 +64,7 @@ class Reason:
 
 
 class Inspection:
-    """Inspects the queue on behalf of operators."""
+    """Queries and commands for operators of the queue."""
 
     def __init__(self, core: Core, dispatcher: Dispatcher, submissions: Submissions) -> None:
         self._core = core
@@ -72,7 +72,7 @@ class Inspection:
         self._submissions = submissions
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Return why a dispatch is not executing in any process; the id may also be the id of its run.
+        """Return why no process is executing a dispatch; the id may also be the id of its run.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -105,7 +105,7 @@ class Inspection:
         return await self._explain_queue(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that wait for an operator, oldest first; start after the given one."""
+        """Return the dead letters that wait for an operator, oldest first, starting after `after`."""
         return await self._core.dispatches.list_by_status(
             RunDispatchStatus.DEAD_LETTER,
             limit=MAX_PAGE,
@@ -113,10 +113,10 @@ class Inspection:
         )
 
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
-        """Retry a dead letter as a new run on the same messages, and remove it.
+        """Retry a dead letter as a new run with the same messages, and delete the dead letter.
 
-        A caller that lost the answer can safely repeat the call: the id of the new run is derived from that
-        of the dead letter, so only one run is created.
+        A caller that lost the reply can safely repeat the call: the id of the new run is derived from that of
+        the dead letter, so only one run is created.
 
         Raises:
             UnknownDispatch, UnknownRun: The dispatch does not exist, or its run no longer exists.
@@ -143,10 +143,10 @@ class Inspection:
         return result
 
     async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        """Return the run of an earlier replay of the same dead letter; None if there was none."""
+        """Return the run of an earlier replay of a dead letter; None if there was no replay."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
-            return None  # a prepared run is submitted again, and joins its queued dispatch
+            return None  # a prepared run is submitted again and joins its queued dispatch
         return MailboxSubmitResult(
             dispatch_id=run.dispatch_id,
             run_id=run.run_id,
@@ -158,7 +158,7 @@ class Inspection:
         """Make a delayed queued dispatch due at once.
 
         Raises:
-            IllegalTransition: The dispatch is not queued, or is due already.
+            IllegalTransition: The dispatch is not queued, or is already due.
         """
         if await self._core.dispatches.hasten(dispatch_id) is None:
             raise IllegalTransition(
@@ -168,7 +168,7 @@ class Inspection:
             )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
-        """Remove a dead letter permanently; its run keeps the error.
+        """Delete a dead letter permanently; its run keeps the error.
 
         Raises:
             UnknownDispatch: The dispatch does not exist.
@@ -217,14 +217,14 @@ class Inspection:
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        """Return why the dispatch waits for another place; None if this process can execute it."""
+        """Return a reason if the dispatch waits for another place; None if this process can execute it."""
         place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
 
     def _explain_limit(self, tx: Transaction, row: RunDispatch) -> Reason | None:
-        """Return the limit or budget that prevents the dispatch from starting."""
+        """Return the reason if a limit or budget prevents the dispatch from starting."""
         held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:
             return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
@@ -264,7 +264,7 @@ class Inspection:
 
 
 def _told_of_place(tx: Transaction, place: str) -> str:
-    """Return a text that names the running servers which can execute a run of this place."""
+    """Return a text that names the running servers of a place."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [lease.holder for lease in servers(leases, now, place)]:
         return f"the run is limited to the place {place}, so only {' or '.join(there)} can execute it"

@@ -1,7 +1,8 @@
-"""The mailbox: durably accepts work for conversations and executes it, one run per thread at a time.
+"""The mailbox, which durably accepts work for conversations and executes one run per thread at a time.
 
-Read the modules in the order of a submission: `submission` checks it, plans it and stores the run with its
-dispatch; `worker` claims and executes it; `completion` writes its end; `recovery` handles unfinished work.
+To follow a submission, read the modules in this order: `submission` checks and plans it, and stores the run
+with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery` handles
+unfinished work.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -52,11 +53,11 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 
 
 class Mailbox:
-    """A durable queue of runs, with an executor that executes them and stores that keep them.
+    """A durable queue of runs, with the executor and the stores that it uses.
 
-    `async with Mailbox(...) as mailbox:` first recovers unfinished work, then starts the background rounds,
-    and drains the mailbox at the end. If you do not use this block, call `start_lifecycle`, because otherwise
-    no due, unfinished or expired work is found, and call `aclose` at the end.
+    `async with Mailbox(...) as mailbox:` first recovers unfinished work and starts the background rounds; at
+    its end it drains the mailbox. Without this block, call `start_lifecycle`, because otherwise no due,
+    unfinished or expired work is found, and call `aclose` at the end.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -74,7 +75,7 @@ class Mailbox:
         metrics: MailboxMetrics | None = None,
         effects: RunEffects | None = None,
     ) -> None:
-        """Create a mailbox; `consumer_id` identifies it in claims. Default: a unique id.
+        """Create a mailbox; `consumer_id` identifies the mailbox in claims, and defaults to a unique id.
 
         Raises:
             InvalidSubmission: The executor commits to a different storage than `stores`.
@@ -104,7 +105,7 @@ class Mailbox:
             effects=effects,
         )
         self.complete = core.claiming.complete
-        """Awaits a call of this mailbox; if the caller is cancelled, the call still continues to its end."""
+        """Awaits a call of this mailbox; if the caller is cancelled, the call still continues."""
         executor.listen_to(live)
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
@@ -124,13 +125,13 @@ class Mailbox:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run the request now and stream its events; by default, this ends the active run of the thread.
+        """Execute the request now and stream its events; by default, the thread's active run is cancelled.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not
                 fit the state of its thread.
             SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused the request.
-            ActiveRunConflict: The active run did not end; nothing was written.
+            ActiveRunConflict: The active run did not stop; nothing was written.
             DeliveryBlocked: A pending barrier precedes the message; nothing was written.
         """
         self._check_open()
@@ -143,16 +144,17 @@ class Mailbox:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Queue work until it is its turn; `strategy` decides what happens if the thread is busy.
+        """Queue work; `strategy` decides what happens if the thread is busy.
 
-        `first` runs in the same transaction, before the work is stored. If `first` raises an error, nothing
-        is written, and the error is passed on to the caller. `first` cannot be combined with `steer`.
+        `first` is called in the same transaction, before the work is stored. If `first` raises an error,
+        nothing is written, and the caller gets the error. `first` cannot be combined with `steer`.
 
         Raises:
-            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
+            the state of its thread.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
             QueueFull: The thread already has the maximum number of pending messages or queued runs.
-            DedupeKeyInUse: An open dispatch of the thread has the key.
+            DedupeKeyInUse: An open dispatch of the thread already has the key.
         """
         self._check_open()
         return await self._submissions.submit_background(request, strategy=strategy, first=first)
@@ -160,13 +162,12 @@ class Mailbox:
     async def submit_many(
         self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None
     ) -> list[tuple[str, str, bool]]:
-        """Queue work for many threads; each request waits for its turn.
+        """Queue work for many threads.
 
         For each request, in order, return its thread, its run, and whether this call created the run. All
-        requests are checked before the first is written; then they are stored in commits of up to 500. After
-        each commit `progress` is called with the number of stored requests and the total. If the hints of a
-        request name a run that already exists, the request was accepted earlier, so nothing is written for
-        it.
+        requests are checked before the first is written, and then stored in commits of up to 500. After each
+        commit, `progress` is called with the number of stored requests and the total. If the hints of a
+        request name a run that already exists, nothing is written for this request.
 
         Raises:
             InvalidSubmission: A request is invalid; the text begins with its index. Nothing was written.
@@ -178,9 +179,9 @@ class Mailbox:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Pass the messages to the thread's active run, or queue them if it does not accept them.
+        """Pass the messages to the thread's active run, or queue them if the run does not accept them.
 
-        Delivery is at least once: if the reply that accepts the messages is lost, they are also queued.
+        Delivery is at least once: if the reply of the run is lost, the messages are also queued.
         """
         self._check_open()
         return await self._submissions.submit_live_then_queue(request, expected_run_id)
@@ -194,10 +195,10 @@ class Mailbox:
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
         """End a run that waits for a person, and record the reason.
 
-        Return False if it has changed since it was read.
+        Return False if the run has changed since it was read.
 
         Raises:
-            StoreError: The end could not be written; the run still waits.
+            StoreError: The end could not be written, and the run still waits.
         """
         return await self._completion.cancel_waiting(run, reason)
 
@@ -210,14 +211,14 @@ class Mailbox:
         return self._control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to an active run in any process; return False if no run accepts it.
+        """Pass a decision to an active run in any process; return False if no run accepts the decision.
 
-        In that case, the caller must submit the decision.
+        After False, the caller must submit the decision.
         """
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not read yet; return False if the run has read it."""
+        """Withdraw a decision that the run has not read yet; return False if it has read the decision."""
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
@@ -233,7 +234,7 @@ class Mailbox:
     async def append_pending(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Store pending messages for the thread's next run, without starting a run."""
+        """Store pending messages for the next run of the thread, without starting a run."""
         request = self._submissions.checked(RunActivation.new(thread_id, messages), background=True)
         return await self._core.threads.append_pending(
             request.thread_id, request.messages, mode or DeliveryMode()
@@ -245,13 +246,13 @@ class Mailbox:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages for the thread's runs in the way that `mode` requires.
+        """Store messages for runs of the thread, as `mode` prescribes.
 
         A message with `starts_run` starts a run.
 
-        Return the started run, or None if the messages wait for the active run or for their turn. Waiting
-        messages are durable, and can be edited and withdrawn until a run reads them. Messages with known ids
-        are ignored, so it is safe to repeat the call if its answer was lost.
+        Return the run that was started, or None if the messages wait for a run. Waiting messages are durable,
+        and can be edited and withdrawn until a run reads them. Messages with known ids are ignored, so the
+        call can safely be repeated if its reply was lost.
 
         Raises:
             InvalidSubmission: As for `submit_background`; nothing was written.
@@ -262,11 +263,11 @@ class Mailbox:
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
     ) -> T:
-        """Run a change that may deliver messages to runs of these threads, in one transaction.
+        """Make a change that may deliver messages to runs of these threads, in one transaction.
 
-        The change receives a function that takes a thread, a message and a mode, and delivers the message as
-        `deliver` does. The threads are locked before the change; runs begin after its commit. The state of a
-        thread never makes the change fail. While this mailbox drains, it queues the runs for another mailbox.
+        The change receives a function that takes a thread, a message and a mode, and delivers the message
+        like `deliver`. The threads are locked before the change, and runs start after its commit. No state of
+        a thread makes the change fail. While this mailbox drains, it queues the runs for another mailbox.
 
         Raises:
             StoreError, or any error of the change: Nothing was written.
@@ -279,8 +280,8 @@ class Mailbox:
         """Replace a message that no run has read yet.
 
         Raises:
-            AlreadyConsumed, UnknownMessage, VersionConflict: The message has been read, does not exist, or
-                was edited in the meantime.
+            AlreadyConsumed, UnknownMessage, VersionConflict: The message was read, does not exist, or was
+                edited in the meantime.
         """
         return await self._core.threads.edit_pending(thread_id, message, expected_revision=expected_revision)
 
@@ -332,17 +333,17 @@ class Mailbox:
         """Make a delayed queued dispatch due at once.
 
         Raises:
-            IllegalTransition: The dispatch is not queued, or is due already.
+            IllegalTransition: The dispatch is not queued, or is already due.
         """
         self._check_open()
         await self._inspection.hasten(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that wait for an operator, oldest first; start after the given one."""
+        """Return the dead letters that wait for an operator, oldest first, starting after `after`."""
         return await self._inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
-        """Retry a dead letter as a new run on the same messages.
+        """Retry a dead letter as a new run with the same messages.
 
         Raises:
             UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run no longer
@@ -352,7 +353,7 @@ class Mailbox:
         return await self._inspection.replay(dispatch_id)
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
-        """Remove a dead letter permanently.
+        """Delete a dead letter permanently.
 
         Raises:
             UnknownDispatch, IllegalTransition: No dead letter has this id.
@@ -362,7 +363,7 @@ class Mailbox:
     # Lifecycle.
 
     async def recover(self) -> int:
-        """Recover work that a crash left unfinished, and start due work; return the number recovered."""
+        """Recover work that a crash left unfinished, and start due work; return how much was recovered."""
         taken_up = await self._recovery.recover()
         await self._rounds.poll()
         return taken_up
@@ -374,7 +375,7 @@ class Mailbox:
     async def unexecuted_claims(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that this mailbox has claimed but is not executing.
 
-        A claim that is just being written or executed may be among them for a moment.
+        A claim that is just being written or started may be included for a moment.
 
         Raises:
             StoreError: The store cannot be read.
@@ -382,22 +383,22 @@ class Mailbox:
         return await self._dispatcher.unexecuted()
 
     async def release_unexecuted_claims(self) -> None:
-        """Release the claims of this mailbox that it is not about to execute, without counting an attempt.
+        """Release claims of this mailbox that it will not execute, without counting an attempt.
 
-        A running mailbox does this at each poll, even while no slot is free.
+        A running mailbox does this at each poll, even if no slot is free.
         """
         await self._dispatcher.release_unexecuted()
 
     async def run_gc(self) -> None:
-        """Delete ended rows whose retention period has ended, and remove idle workers."""
+        """Delete ended rows after their retention period, and remove idle workers."""
         await self._rounds.collect_garbage()
 
     async def poll(self) -> int:
-        """Start due work on any thread; return how many runs were started."""
+        """Start due work on any thread; return the number of started runs."""
         return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
-        """Start recovery and then the rounds, in the background. The call has no effect if they already run.
+        """Start recovery and then the rounds, in the background; if they already run, do nothing.
 
         Raises:
             LifecycleBusy: The rounds are being started or stopped at the moment.
@@ -411,7 +412,7 @@ class Mailbox:
         """Recover unfinished work, then start the rounds; return when both are done.
 
         Raises:
-            StoreError: All attempts at recovery failed; nothing runs.
+            StoreError: All attempts at recovery failed, so nothing was started.
         """
         self._check_open()
         return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
@@ -423,11 +424,11 @@ class Mailbox:
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Stop claiming runs, let active runs end within the grace time, then stop and requeue the others.
+        """Stop claiming runs, give active runs a grace period, then stop and requeue the others.
 
-        `waits_for` decides by thread id whether a run gets the grace time; without it, every run gets it. An
-        execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued again. A stopped
-        execution counts as an interruption, not as a failed attempt.
+        `waits_for` decides by thread id whether a run gets the grace period; by default, every run gets it.
+        An execution that ignores the stop is abandoned after `stop_wait_ms`, and its run is requeued. A
+        stopped execution counts as an interruption, not as a failed attempt.
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
@@ -449,7 +450,7 @@ class Mailbox:
 
         The caller must close the stores.
 
-        If the caller is cancelled, the mailbox closes at once, as with `abandon`.
+        If the caller is cancelled, the mailbox closes at once, like `abandon`.
         """
         if self._core.tasks.closed:
             return
@@ -460,7 +461,7 @@ class Mailbox:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Close at once and release nothing; active runs are recovered later, as after a crash."""
+        """Close at once and release no claims; active runs are recovered later, as after a crash."""
         await self._lifecycle.shutdown()
         await self._core.claiming.close()
         await self._core.tasks.close()
@@ -482,7 +483,7 @@ class Mailbox:
     # Further configuration.
 
     def with_pinned_registry(self, registry: VersionedRegistryStore, scope: str) -> Self:
-        """Pin runs to publications of this registry.
+        """Pin runs to the versions that this registry publishes.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -491,7 +492,7 @@ class Mailbox:
         return self
 
     def with_runtime_event_capture(self, durability: RuntimeEventDurability, origin: str) -> Self:
-        """Store the runtime events of executions in the event log; `disabled` turns this off.
+        """Store events of executions in the event log; `disabled` turns this off.
 
         Raises:
             InvalidSubmission: The executor does not commit its steps together with their events.
@@ -516,13 +517,13 @@ class Mailbox:
 
     @property
     def runtime_event_capture(self) -> Capture | None:
-        """The rules that decide which events of executions are stored; None if none are."""
+        """The rules for storing the events of executions; None if no events are stored."""
         return self._core.capture
 
     # The single steps of a submission, for code that builds on them.
 
     async def prepare_run_for_dispatch(self, request: RunActivation) -> Prepared:
-        """Store the run of a request and its messages, without a dispatch.
+        """Store the run of a request and its messages, but no dispatch.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
@@ -531,9 +532,9 @@ class Mailbox:
         return await self._submissions.prepare(Submission(request=request, is_queued=False))
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
-        """Return the dispatch of a prepared request, which the caller can then enqueue.
+        """Return the dispatch of a prepared request, for the caller to enqueue.
 
-        Each stop of its server counts as a failed attempt, unless the dispatch sets `max_interruptions`.
+        Each stop of a server counts as a failed attempt, unless the dispatch sets `max_interruptions`.
 
         Raises:
             InternalError: The request was not prepared.
@@ -548,7 +549,7 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None if no registry is attached.
+        """Return the registry to which a run is pinned; None if no registry is attached.
 
         Raises:
             InternalError: The pin names no registry.
@@ -556,24 +557,24 @@ class Mailbox:
         return await self._core.pinning.materialize(resolution_id)
 
     def get_or_create_worker(self, thread_id: str) -> MailboxWorker:
-        """Return the thread's worker in this process."""
+        """Return the worker of a thread in this process."""
         return self.workers.get_or_create(thread_id)
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
-        """Claim and start the thread's next due dispatch, if the thread's worker here is idle."""
+        """Claim and start the thread's next due dispatch, if the thread's worker is idle."""
         return await self._dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
-        """Create dispatches for prepared runs that have none, except on the named threads."""
+        """Create dispatches for prepared runs without a dispatch, except on the named threads."""
         return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
-        """Publish every run's input to the event log again; return the number of published messages."""
+        """Publish the input of every run to the event log again; return the number of messages."""
         return await self._recovery.repair.repair_all()
 
     @property
     def checkpoint_repair(self) -> CheckpointRepair:
-        """The part that repairs the event log."""
+        """The part of the mailbox that repairs the event log."""
         return self._recovery.repair
 
     def wrap_dispatch_runtime_event_sink(
@@ -584,7 +585,7 @@ class Mailbox:
         *,
         resumed: bool = False,
     ) -> EventSink:
-        """Return a sink that adds events to store to `buffer`, or `inner` itself if none are stored."""
+        """Return a sink that adds stored events to `buffer`; if none are stored, return `inner` itself."""
         capture = self._core.capture
         return inner if capture is None else CapturingSink(inner, buffer, capture, dispatch, resumed=resumed)
 
@@ -593,7 +594,7 @@ class Mailbox:
         await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
-        """Wait until no run is active here; for tests, and for scripts that do not start the rounds."""
+        """Wait until no run is active in this process; for tests and scripts that start no rounds."""
         await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:

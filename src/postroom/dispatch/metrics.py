@@ -1,4 +1,4 @@
-"""The mailbox's metrics in the Prometheus text format. Label values come from short fixed lists."""
+"""The metrics of a mailbox in the Prometheus text format, with labels from short fixed lists."""
 
 import time
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim
 from postroom.contracts.run_stores import MAX_COUNTED
 from postroom.contracts.waking import ThreadsNeeded
 
-# imported only when metrics are exported, so that a program which only uses the queue need not load it
+# imported only for exports, so that a program which only uses the queue need not load it
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
@@ -23,7 +23,7 @@ _FAST: Final = BUCKETS[:13]
 
 
 class _Number:
-    """Counters or gauges with one name, keyed by their label values."""
+    """Counters or gauges that share a name, keyed by their label values."""
 
     def __init__(self, name: str, said: str, *labels: str, is_gauge: bool = False) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class _Number:
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
-        """Return the text for Prometheus."""
+        """Return the metric for Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family = (GaugeMetricFamily if self.is_gauge else CounterMetricFamily)(
@@ -57,7 +57,7 @@ class _Number:
 
 
 class _Seconds:
-    """Histograms of durations with one name, keyed by their label values."""
+    """Histograms of durations that share a name, keyed by their label values."""
 
     def __init__(self, name: str, said: str, *labels: str, bounds: tuple[float, ...] = BUCKETS) -> None:
         self.name = f"{name}_seconds"
@@ -86,7 +86,7 @@ class _Seconds:
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
     def collect(self) -> "Metric":
-        """Return the text for Prometheus."""
+        """Return the metric for Prometheus."""
         from prometheus_client.core import HistogramMetricFamily
         from prometheus_client.utils import floatToGoString
 
@@ -100,7 +100,7 @@ class _Seconds:
 
 
 class MailboxMetrics:
-    """The metrics of one mailbox, exported through the given registry."""
+    """The metrics of one mailbox, which are exported through a registry."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         self.active_runs = _Number("postroom_active_runs", "Active runs in this process.", is_gauge=True)
@@ -146,7 +146,7 @@ class MailboxMetrics:
             registry.register(self)
 
     def collect(self) -> "Iterable[Metric]":
-        """Return the text for Prometheus."""
+        """Return all metrics for Prometheus."""
         return [item.collect() for item in self._number_metrics()]
 
     def value(self, name: str, **labels: str) -> float:
@@ -175,7 +175,7 @@ class MailboxMetrics:
         return [item for item in vars(self).values() if isinstance(item, _Number | _Seconds)]
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
-        """Await a store operation and record its time and result."""
+        """Await a store operation, and record its duration and result."""
         began = time.perf_counter()
         result = "error"
         try:
@@ -198,7 +198,7 @@ class MailboxMetrics:
         self._operations.add(operation, result)
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
-        """Record how long a dispatch waited before it was started."""
+        """Record how long a dispatch waited for its start."""
         self._enqueue_to_start.observe(max(now - dispatch.created_at, 0) / 1000)
         self._eligible_to_start.observe(max(now - (dispatch.available_at or dispatch.created_at), 0) / 1000)
         self._claim_to_start.observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
@@ -215,10 +215,10 @@ class MailboxMetrics:
         self._leases_lost.add()
 
     def run_abandoned(self) -> None:
-        """Count an execution that ignored the request to stop."""
+        """Count an execution that ignored a request to stop."""
         self._abandoned.add()
 
     def show_depths(self, counts: Mapping[RunDispatchStatus, int]) -> None:
-        """Set the gauges to these counts."""
+        """Set the gauges of queue lengths to these counts."""
         for status in RunDispatchStatus:
             self._depth.set(counts.get(status, 0), status.label)

@@ -1,7 +1,7 @@
-"""Recovers unfinished work, and runs the rounds that handle due work, expired leases and old rows.
+"""Recovers unfinished work, and regularly handles due work, expired leases and old rows.
 
-Recovery completes everything that a crash left unfinished. The store selects only the affected rows, so
-recovery does not slow down with the number of queued or finished runs.
+Recovery completes all work that a crash left unfinished. The store selects only the affected rows, so the
+duration does not grow with the number of queued or finished runs.
 
     1. expired leases are released              4. prepared runs without a dispatch get one
     2. runs get the ends of their dispatches    5. runs that waited for their own tasks are woken
@@ -55,13 +55,13 @@ from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _READ_AGAIN_MS: Final = 3_600_000
-"""One hour, after which an unreadable row is read again, because its writer may have changed it."""
+"""An unreadable row is read again after one hour, because its writer may have changed it."""
 CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _CLAIMED_AGAIN_WITHIN_MS: Final = 1_500
-"""The maximum time in milliseconds that due work waits for the next try while claims fail.
+"""The maximum pause in milliseconds before due work is tried again while claims fail.
 
-Because of this, work starts within 2 s after the end of an outage.
+With this limit, work starts within 2 s after the end of an outage.
 """
 _MAX_DOUBLINGS = 16
 _MAX_DUE = 1_000
@@ -70,7 +70,7 @@ _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def claim_error_pause_ms(failures: int | None) -> int:
-    """Return the pause before due work is tried again after this number of failed claims in a row."""
+    """Return the pause before due work is tried again, after this number of failed claims in a row."""
     doublings = min(max((failures or 1) - 1, 0), _MAX_DOUBLINGS)
     return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
@@ -93,13 +93,13 @@ class Recovery:
         self._submissions = submissions
         self.repair = CheckpointRepair(events, core.threads)
         self._gone = frozenset[str]()
-        """Processes that have ended and whose claims have been released."""
+        """Processes that have exited, and whose claims were released."""
 
     async def recover(self) -> int:
-        """Recover all unfinished work; return the number of dispatches, runs and threads.
+        """Recover all unfinished work; return the number of recovered dispatches, runs and threads.
 
         Raises:
-            StoreError: The store could not be read; completed recoveries remain.
+            StoreError: The store could not be read; the recoveries before that remain.
         """
         config = self._core.config
         # Rows that an earlier release skipped may be readable now; rows skipped since the start are not.
@@ -112,7 +112,7 @@ class Recovery:
         if self._events.is_on:
             await self.repair.repair_all(_OPEN_RUNS)
         taken_up += await self.dispatch_prepared_runs()
-        # Resume the runs that wait for background tasks, which may have been lost.
+        # Resume the runs that wait for background tasks, because the tasks may be lost.
         after = ""
         while page := await self._core.store.read(partial(_unquestioning, after=after)):
             after = page[-1].run_id
@@ -120,14 +120,12 @@ class Recovery:
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
-        """Release expired leases; publish these releases, and the runs that became dead letters."""
+        """Release expired leases, and publish the releases and the runs that became dead letters."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
             here, count = self._dispatcher.claim_tokens(), len(reclaimed)
             for expired in overdue:
-                if (
-                    expired.claim_token in here
-                ):  # a clock was set forward, so the claim is renewed instead of released
+                if expired.claim_token in here:  # a clock was set forward, so renew the claim
                     continue
                 row = await core.observed("reclaim", self._release_lease(expired))
                 if row is None:
@@ -142,7 +140,7 @@ class Recovery:
         return reclaimed
 
     async def _release_lease(self, expired: RunDispatch) -> RunDispatch | None:
-        """Release one lease; after too many interruptions, the same change makes the run a dead letter."""
+        """Release one lease; after too many interruptions, its run becomes a dead letter."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))
@@ -154,7 +152,7 @@ class Recovery:
     async def dispatch_prepared_runs(self, queued_threads: Collection[str] = ()) -> int:
         """Create the missing dispatches of prepared runs, with the same ids; return how many were created.
 
-        The store selects only runs without an open dispatch, so this does not slow down with the number of
+        The store selects only runs without an open dispatch, so the duration does not grow with the number of
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
@@ -172,7 +170,7 @@ class Recovery:
     async def take_up_left_over(self) -> int:
         """Start new runs for unread messages of ended runs; return the number of started runs.
 
-        Messages for agents that no executor of this mailbox can run stay pending.
+        If no executor of this mailbox can run the agent of a message, the message stays pending.
         """
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
@@ -190,14 +188,14 @@ class Recovery:
         return taken_up
 
     async def take_over_from_gone(self) -> None:
-        """Release the claims of processes that are known to have ended, once for each process."""
+        """Release the claims of processes that are known to have exited, once for each process."""
         gone = frozenset(() if self._core.config.gone is None else self._core.config.gone()) - self._gone
         if gone:
             await self._take_over(gone.__contains__)
             self._gone |= gone
 
     async def _take_over(self, is_gone: Callable[[str], bool]) -> None:
-        """Release the claims of ended processes; as with an expired lease, this counts as an interruption."""
+        """Release the claims of exited processes; as after an expired lease, interruptions are counted."""
         after: tuple[int, str] | None = None
         while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
@@ -207,14 +205,14 @@ class Recovery:
                 try:
                     given_up = await self._completion.taken_back(row)
                 except StaleClaim:
-                    continue  # the dispatch was superseded, and this is now stored
+                    continue  # the dispatch was superseded, which is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
     async def _lacks_dispatch(self, run: RunRecord) -> bool:
         if run.dispatch_id is None:
             return False
         if run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id:
-            # the run has waited since the end of this dispatch, which was purged in the meantime
+            # The run has waited since this dispatch ended, and the dispatch was deleted meanwhile.
             return False
         return await self._core.dispatches.load_dispatch(run.dispatch_id) is None
 
@@ -239,7 +237,7 @@ class Recovery:
         try:
             queued = await self._core.observed("enqueue", self._core.dispatches.enqueue(dispatch))
         except (DuplicateRecord, RunNotOpen):
-            return 0  # another instance was faster
+            return 0  # another process was faster
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
 
@@ -262,7 +260,7 @@ class Recovery:
 
 
 class Rounds:
-    """The periodic tasks of a mailbox; each method performs one round of a task."""
+    """The periodic work of a mailbox; each method performs one round."""
 
     def __init__(
         self,
@@ -278,21 +276,19 @@ class Rounds:
         self._dispatcher = dispatcher
         self._recovery = recovery
         self._is_held_up = False
-        """Whether due work could not be started, so that an immediate retry would not help either."""
+        """Whether due work could not be started, so that an immediate retry could not start it either."""
         self._due_at: int | None = None
-        """The time at which the next delayed run is due, as found by the last poll, in milliseconds since the
-        epoch.
-        """
+        """When the next delayed run is due, in milliseconds since the epoch, as the last poll found."""
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
-        """Start due work on any thread while slots are free; return how many runs were started.
+        """Start due work on any thread while slots are free; return the number of started runs.
 
-        The same read finds the claims of this process that it does not execute, and they are released.
+        The poll also finds claims of this process that it does not execute, and releases them.
 
-        The claims of processes that have ended count as due work, too. If the clock was set back since the
-        last round, short delays and leases are shifted to keep their length. Without the shift, a run that is
-        due in 5 s could wait for hours.
+        Claims of exited processes count as due work, too. If the clock was set back since the last round,
+        short delays and leases are moved to keep their length. Otherwise, a run that is due in 5 s could wait
+        for hours.
         """
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -305,7 +301,7 @@ class Rounds:
         is_open = bool(slots.free) and self._dispatcher.accepting
         if is_open and self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
-        # Threads that wait for a slot are due as well, and must not hide other due threads.
+        # Threads that wait for a slot are also due, and must not hide other due threads.
         limit = min(slots.free + len(slots.waiting), _MAX_DUE) if is_open else 0
         self._dispatcher.leases.ended.clear()
         look = partial(self._look, limit=limit, tokens=tuple(self._dispatcher.leases.jobs))
@@ -330,11 +326,10 @@ class Rounds:
         return started
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
-        """Hold the threads that budgets prevent from starting, many per change; return how many were held.
+        """Hold the threads that budgets prevent from starting, many in one change; return their number.
 
-        Thousands of threads may wait for a used-up budget. If the threads were not held together, each would
-        need a separate change to find out that it is held. Also return the threads that wait until other runs
-        of their budget have ended.
+        Thousands of threads may wait for a used-up budget; separately, each would need a change of its own to
+        be held. The method also returns the threads that wait for other runs of their budget to end.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
@@ -348,7 +343,7 @@ class Rounds:
         return held, frozenset(crowded)
 
     async def _end_windows(self) -> None:
-        """Resume runs that ask about a budget whose window has ended; one worker does this for all."""
+        """Resume runs that ask about a budget whose window has ended; one worker does so for all."""
         core = self._core
 
         def ended(tx: Transaction) -> list[tuple[RunRecord, str, str]]:
@@ -370,18 +365,19 @@ class Rounds:
             goes_on = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=[answer])
             try:
                 await self._submissions.submit_background(goes_on)
-            except StateError as error:  # a person or another worker has already answered
+            except StateError as error:  # a person or another worker was faster
                 _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
-            except InvalidSubmission as error:  # its deadline has passed, and the sweep ends it
+            except InvalidSubmission as error:  # the run's deadline has passed, and the sweep ends the run
                 _LOG.info("budget.not_resumed", run_id=run.run_id, reason=error.describe())
 
     def _look(
         self, tx: Transaction, limit: int, tokens: Sequence[str]
     ) -> tuple[Sequence[RunDispatch], list[DueThread], int | None]:
-        """Return the claims of this process besides these tokens, and the due threads that may start.
+        """Return the other claims of this process, and the due threads that may start.
 
-        The threads are in the order in which they get slots; `limit` is 0 if none may start now. If there are
-        none, also return when the next delayed run is due.
+        `tokens` are the claims to leave out. The threads are in the order in which they get slots; `limit` is
+        0 if none may start now. If no thread is due, the time when the next delayed run is due is returned as
+        well.
         """
         slots, queue, room = self._dispatcher.slots, tx.runs.dispatches, None
         claimed = queue.claimed_by(self._core.consumer_id, besides=tokens)
@@ -396,7 +392,7 @@ class Rounds:
         if not due_threads:
             return claimed, [], queue.later_due_at(places)
         if len(due_threads) >= limit and (tenants := queue.due_tenants(_MAX_DUE)):
-            # There are more due threads than were read, and those may belong to other tenants.
+            # More threads are due than were read, and these may belong to other tenants.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
             parts = [
@@ -414,7 +410,7 @@ class Rounds:
     async def until_due(self) -> None:
         """Wait until work may start: a slot is free, a notification has arrived, or delayed work is due.
 
-        Wait at most for the poll interval, because claims may have to be released even if no slot is free.
+        The wait ends after the poll interval, because claims may have to be released even if no slot is free.
         """
         core = self._core
         pause = milliseconds(core.config.poll_interval)
@@ -437,7 +433,7 @@ class Rounds:
     async def sweep(self) -> None:
         """Release expired leases, end runs that missed their deadline, and repair the event log.
 
-        Failures are logged; the next round tries again.
+        A failure is logged, and the next round tries again.
         """
         try:
             await self._dispatcher.release_unexecuted()
@@ -478,7 +474,7 @@ class Rounds:
         await self.forget_idle_workers()
 
     async def forget_idle_workers(self) -> None:
-        """Remove the workers of threads without open work; keep those whose threads cannot be read."""
+        """Remove the workers of threads without open work, except those whose threads cannot be read."""
         workers = self._dispatcher.workers
         idle = workers.idle_threads()
         for first in range(0, len(idle), _MAX_DUE):
@@ -514,14 +510,14 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the first budget window ends that holds a run or makes it ask; None if there is none."""
+    """Return when the first window of a budget ends that holds a run or asks; None if there is none."""
     requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*requested_untils, *(() if held is None else (held,))), default=None)
 
 
 class Lifecycle:
-    """Manages the background work of one mailbox: first recovery, then the rounds."""
+    """Manages the background work of one mailbox, which is first recovery and then the rounds."""
 
     def __init__(self, core: Core, recovery: Recovery, rounds: Rounds, dispatcher: Dispatcher) -> None:
         self._core = core
@@ -538,7 +534,7 @@ class Lifecycle:
         return bool(self._tasks)
 
     def start(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Start recovery and then the rounds, in the background; has no effect if they already run.
+        """Start recovery and then the rounds, in the background; if they already run, do nothing.
 
         Raises:
             LifecycleBusy: The lifecycle is being started or stopped at the moment.
@@ -552,10 +548,10 @@ class Lifecycle:
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
         """Recover unfinished work, then start the rounds; return when both are done.
 
-        No effect while they run.
+        If the rounds already run, nothing happens.
 
         Raises:
-            StoreError: All attempts at recovery failed; nothing runs.
+            StoreError: All attempts at recovery failed, so nothing was started.
         """
         async with self._transition:
             if not self._tasks:
@@ -564,7 +560,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def shutdown(self) -> None:
-        """Stop the background work. When this returns, no round is running and no callback will be called."""
+        """Stop the background work; afterwards, no round is running and no callback will be called."""
         async with self._transition:
             self._stopping = True
             tasks = set(self._tasks)
@@ -604,7 +600,7 @@ class Lifecycle:
     async def _kept_up(
         self, name: str, work: Callable[[], Awaitable[None]], interval: Duration | None
     ) -> None:
-        """Do the work after each interval, or just once if `interval` is None; repeat it after a failure."""
+        """Do the work after each interval, or once if `interval` is None; after a failure, try again."""
         while True:
             try:
                 if interval is None:
@@ -616,7 +612,7 @@ class Lifecycle:
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _poll(self) -> None:
-        """Start work as soon as it is due; while the store fails, retry later."""
+        """Start work as soon as it is due; if the store fails, try again later."""
         while True:
             try:
                 if not await self._rounds.poll():
@@ -651,7 +647,7 @@ class Lifecycle:
 
 
 class MailboxLifecycleHandle:
-    """A handle to the lifecycle; dropping the handle does not stop the lifecycle."""
+    """A handle to the background work of a mailbox, which continues if the handle is discarded."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle

@@ -1,4 +1,4 @@
-"""An executor that delegates to several others, selected by the thread's name or by the run itself."""
+"""Combines several executors, one of which is selected for each run."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ from postroom.stores.store import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):
-    """Combines several executors behind one mailbox.
+    """Combines several executors in one mailbox.
 
-    Each run has one executor, which also gets all later calls for the run.
+    Each run has one executor, which also receives all later calls for the run.
 
-    Each executor writes its commits through the context of the run. You can combine executors that end their
-    runs themselves with executors that do not, because the mailbox ends only runs that are still open.
+    Each executor writes its commits through the context of the run. Executors that end their runs themselves
+    can be combined with others, because the mailbox only ends runs that are still open.
     """
 
     @abstractmethod
@@ -39,13 +39,13 @@ class SeveralExecutors(RunDispatchExecutor):
 
     @abstractmethod
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Return the executors, each once."""
+        """Return each executor once."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run with its executor, which also decides how an interrupted run starts.
+        """Execute a run with its executor, which also decides how an interrupted run continues.
 
         Raises:
-            PostroomError: No executor of this mailbox runs it, or its executor failed.
+            PostroomError: No executor of this mailbox executes the run, or its executor failed.
         """
         executor = await self.chosen(activation)
         if activation.recovery is not Recovery.START:
@@ -53,15 +53,15 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return that an interrupted run is resumed; the run's executor decides how to resume it."""
+        """Return RESUME for an interrupted run; the run's executor decides how the run continues."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
-        """Ask the run that has this dispatch, run or thread id to end."""
+        """Ask the run with this dispatch, run or thread id to end."""
         return any(executor.cancel(id) for executor in self.each())
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has."""
+        """Ask the thread's run to end, and wait until it has ended."""
         for executor in self.each():
             if await executor.cancel_and_wait_by_thread(thread_id):
                 return True
@@ -76,35 +76,35 @@ class SeveralExecutors(RunDispatchExecutor):
         return any(executor.send_messages(id, messages) for executor in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the executor of the run that messages are waiting."""
+        """Notify the executor of the run with this id that messages are waiting."""
         return any(executor.wake_pending_boundary(id) for executor in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive other processes' commands for active runs from this channel."""
+        """Set the channel over which other processes send commands for active runs."""
         for executor in self.each():
             executor.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the pin of the run."""
+        """Return the configuration to which the run is pinned."""
         return await (await self.chosen(activation)).resolve(activation, pinned=pinned)
 
 
 class ExecutorsByThread(SeveralExecutors):
-    """Chooses the executor by the prefix of the thread's name."""
+    """Chooses the executor of a run by the prefix of its thread's name."""
 
     def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
-        """Store the executors, keyed by thread prefix."""
+        """Create the executor from other executors, keyed by thread prefix."""
         self._routes = dict(routes)
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
-        """Register the executor of threads with this prefix."""
+        """Register an executor for the threads with this prefix."""
         self._routes[prefix] = executor
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
         """Return the executor of the thread's runs.
 
         Raises:
-            AgentNotFound: No executor of this mailbox runs such threads.
+            AgentNotFound: No executor of this mailbox executes runs of such threads.
         """
         thread_id = activation.thread_id
         executor = self._route(thread_id)
@@ -113,7 +113,7 @@ class ExecutorsByThread(SeveralExecutors):
         return executor
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Return the executors, each once."""
+        """Return each executor once."""
         return iter(dict.fromkeys(self._routes.values()))
 
     def waits_for_outages(self, thread_id: str) -> bool:
@@ -129,7 +129,8 @@ class ExecutorsByThread(SeveralExecutors):
     def agent_of(self, thread_id: str) -> str | None:
         """Return the agent of all runs of a thread.
 
-        Return None if requests name the agent, or if no executor of this mailbox runs the thread.
+        Return None if each request names its agent, or if no executor of this mailbox executes runs of the
+        thread.
         """
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
@@ -148,11 +149,11 @@ class JoinedEffects(RunEffects):
         self._parts = list(parts)
 
     def add(self, part: RunEffects) -> None:
-        """Add a part that may write rows at the end of a run."""
+        """Add a part that may write rows when a run starts or ends."""
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Call the parts until one has rows for the start of the run; return its result."""
+        """Call the parts until one of them has rows for the start of the run, and return its result."""
         for part in self._parts:
             if (begun := part.begin(tx, run, messages)) is not None:
                 return begun
@@ -161,34 +162,34 @@ class JoinedEffects(RunEffects):
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
     ) -> tuple[Message, ...]:
-        """Write the rows of each part for messages that a run receives; return those that it reads."""
+        """Write the rows of all parts for messages that a run receives; return those that it reads."""
         for part in self._parts:
             messages = part.receive(tx, thread_id, run_id, messages, told=told)
         return messages
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the rows of each part for the end of a run."""
+        """Write the rows of all parts for the end of a run."""
         for part in self._parts:
             part.write(tx, run, accept)
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Write the rows of each part for the end of an execution whose run is retried."""
+        """Write the rows of all parts for the end of an execution whose run is retried."""
         for part in self._parts:
             part.put_back(tx, row, is_stop=is_stop)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write the rows of each part for the withdrawal of a run's questions."""
+        """Write the rows of all parts for the withdrawal of a run's questions."""
         for part in self._parts:
             part.withdraw(tx, run)
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the combined effects of a run that is done or waits."""
+        """Return the combined effects of a run that has ended or waits."""
         drafts = list[OutboxDraft]()
         for part in self._parts:
             drafts += part.of(tx, run)
         return drafts
 
     def stored(self, run: RunRecord) -> None:
-        """Notify each part that the effects of a run are stored."""
+        """Notify all parts that the effects of a run are stored."""
         for part in self._parts:
             part.stored(run)

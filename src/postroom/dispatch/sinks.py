@@ -1,17 +1,17 @@
-"""Passes an execution's live events to the reader that asked for them, to observers, and to the output log.
+"""Passes an execution's live events to their reader and to observers, and stores its output.
 
-A slow or absent reader never delays a run. A run's output is stored in the event log, so that people can
-watch it:
+A slow or absent reader never delays a run. The output of a run is stored in the event log, so that people can
+watch the run:
 
     text, calls ─▶ buffered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
-If the database is unavailable, the output is buffered and stored later. If the execution ends before the
-database is available again, its buffer is lost. Delayed or lost output is logged once per outage. The answer
-of a run is stored when the run ends.
+If the database is unavailable, the output is stored later. If the execution ends before the database is
+available again, the output in memory is lost. Delayed or lost output is logged once per outage. The answer of
+a run is stored when the run ends.
 
-`Capture` selects the events to store. Stored events are staged in a buffer and written together with the
-run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
-waits for the stored one.
+`Capture` selects the events to store. These events are first kept in memory, and then written together with
+the run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
+waits for stored events.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ WRITER = "runtime"
 
 
 class Fidelity(StrEnum):
-    """The kind of fact that an event reports; if events must be left out, observations are left out first."""
+    """The kind of fact that an event reports; observations are the first to be left out."""
 
     OBSERVED = "observed_runtime_event"
     COMMITTED = "committed_runtime_event"
@@ -102,7 +102,7 @@ _FINISHES = {
 
 
 def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
-    """Return the forms in which an event is stored; a suspended call that asks for permission has two."""
+    """Return the stored forms of an event; a suspended call that asks for permission has two."""
     if isinstance(event, live.RunStart):
         return (("RunResumed" if resumed else "RunStarted", Fidelity.COMMITTED),)
     if isinstance(event, live.RunFinish):
@@ -123,7 +123,7 @@ def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
 
 
 class CapturingSink:
-    """Stages the stored events of one execution, each with a unique key, and passes every event on."""
+    """Collects the events of one execution that are stored, and passes every event on."""
 
     def __init__(
         self,
@@ -142,15 +142,15 @@ class CapturingSink:
         self._count = 0
 
     async def emit(self, event: live.AgentEvent) -> None:
-        """Stage an event if the rules say that it is stored, and pass it on."""
+        """Collect an event if it must be stored, and pass it on."""
         self.keep(event)
         await self._inner.emit(event)
 
     def keep(self, event: live.AgentEvent) -> None:
-        """Stage an event if the rules say that it is stored; it is published later."""
+        """Collect an event if it must be stored; the event is published later."""
         stored_event = kept_as(event, resumed=self._resumed)
         if isinstance(event, live.RunStart):
-            self._resumed = True  # a second start event within one execution continues the same run
+            self._resumed = True  # a second start event in one execution continues the run
         for kind, fidelity in stored_event:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
                 dispatch = self._dispatch
@@ -170,7 +170,7 @@ class CapturingSink:
 
 
 class Capture:
-    """The rules that decide which events of executions are stored, and the origin of these events."""
+    """The rules that decide which events of executions are stored, and with which origin."""
 
     def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
         self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
@@ -179,22 +179,22 @@ class Capture:
 
 @dataclass(slots=True, eq=False)
 class RunCoordinator:
-    """The coordinator of an execution; each of its commits proves the claim and adds the staged events."""
+    """Commits the steps of one execution; each commit proves the claim and adds the collected events."""
 
     inner: CommitCoordinator
     claim: Claim | None
     staged: list[CanonicalEventDraft]
-    """The events that are not durable yet and that the next commit will store."""
+    """The events that are not durable yet, and that the next commit stores."""
     new_id: Ids
     timer: Timer
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of its storage."""
+        """The identity of the coordinator's storage."""
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Add the proof of the claim, the staged events and message ids to a commit; return the result."""
+        """Return a commit with the proof of the claim, the collected events, and ids for its messages."""
         return replace(
             commit,
             claim=commit.claim or self.claim,
@@ -205,9 +205,9 @@ class RunCoordinator:
         )
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
-        """Write the commit together with the staged events; after a failure they stay staged.
+        """Write the commit together with the collected events, which are kept after a failure.
 
-        While the store is unavailable, the commit is repeated until the execution is stopped.
+        If the store is unavailable, the commit is repeated until the execution is stopped.
 
         Raises:
             StaleClaim: Another worker owns the run, or no worker owns it.
@@ -227,26 +227,27 @@ CALL: Final = "ToolCallReady"
 CALL_DONE: Final = "ToolCallDone"
 MODEL_CALL: Final = "InferenceComplete"
 MAX_CALLS: Final = 2_000
-"""Maximum number of stored events about tool calls and model calls of one execution."""
+"""Maximum number of events about tool calls and model calls that are stored for one execution."""
 MAX_DETAIL_LENGTH: Final = 4_000
-"""Maximum number of stored characters of a tool call's arguments, or of its result."""
+"""Maximum number of characters that are stored of a tool call's arguments, or of its result."""
 PAUSE_MS: Final = 1_000
 PIECE: Final = 16 * 1024
 """Maximum number of characters in one stored event."""
 KEPT: Final = 256 * 1024
-"""Maximum number of stored characters of one execution."""
+"""Maximum number of characters that are stored for one execution."""
 MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
-"""The number of characters that are shown of a run's output, counted from its end."""
+"""Number of characters at the end of a run's output that are shown."""
 ALL_KEPT: Final = 64 * KEPT
-"""A limit on memory, in characters. The limit exceeds what is stored for all executions of a run together."""
+"""A memory limit in characters, which is higher than the stored output of all executions of a run together.
+"""
 
 
 class EventStream:
-    """Events for one reader: `async for event in stream`, until the run ends.
+    """The events of a run for one reader; `async for event in stream` ends when the run ends.
 
-    If the reader is slower than the run, the oldest events are dropped and counted. The last event of the run
-    is always kept.
+    If the reader is slower than the run, the oldest events are dropped and counted. The last event of a run
+    is never dropped.
     """
 
     def __init__(self, capacity: int = 256) -> None:
@@ -256,7 +257,7 @@ class EventStream:
         self.dropped = 0
 
     def put(self, event: AgentEvent) -> None:
-        """Add an event; an event for a closed stream is dropped."""
+        """Add an event; if the stream is closed, the event is dropped."""
         if self._closed:
             return
         if len(self._waiting) == self._waiting.maxlen:
@@ -265,12 +266,12 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """End the stream; events that it contains can still be read."""
+        """End the stream; the reader still gets the events that it contains."""
         self._closed = True
         self._changed.set()
 
     async def next(self) -> AgentEvent | None:
-        """Return the next event, or None at the end."""
+        """Return the next event, or None at the end of the stream."""
         while not self._waiting:
             if self._closed:
                 return None
@@ -279,28 +280,28 @@ class EventStream:
         return self._waiting.popleft()
 
     async def __aiter__(self) -> AsyncIterator[AgentEvent]:
-        """Iterate over the events until the run ends."""
+        """Yield events until the run ends."""
         while (event := await self.next()) is not None:
             yield event
 
 
 @dataclass(slots=True, eq=False)
 class ReconnectableEventSink:
-    """Passes the events of an execution on to one reader; a later reader replaces the earlier one."""
+    """Passes the events of an execution to one reader, which a later reader can replace."""
 
     stream: EventStream | None = None
     suspended: bool = False
-    """Whether a tool call is suspended; the lease of such a run is longer."""
+    """Whether a tool call is suspended, so that the lease of the run is longer."""
     finished: bool = False
-    """Whether the execution has reported its end."""
+    """Whether the execution has reported that it ended."""
 
     def reconnect(self, stream: EventStream) -> None:
-        """From now on, pass events on to this reader; the former reader's stream ends."""
+        """Pass events to this reader from now on; the stream of the former reader ends."""
         self.close()
         self.stream = stream
 
     async def emit(self, event: AgentEvent) -> None:
-        """Record whether an event suspends or ends the run, and pass it on if there is a reader."""
+        """Record whether an event suspends or ends the run, and pass the event on if there is a reader."""
         if isinstance(event, ToolCallDone) and event.outcome is ToolCallOutcome.SUSPENDED:
             self.suspended = True
         elif isinstance(event, ToolCallResumed):
@@ -310,13 +311,13 @@ class ReconnectableEventSink:
             self.stream.put(event)
 
     def close(self) -> None:
-        """End the reader's stream."""
+        """End the stream of the reader."""
         if self.stream is not None:
             self.stream.close()
 
 
 class OutputKept(ExecutorAround):
-    """Stores the texts and tool calls of an executor's executions, and passes all events on."""
+    """Stores the texts and tool calls of another executor's runs, and passes all events on."""
 
     def __init__(self, within: RunDispatchExecutor, events: EventStore, timer: Timer) -> None:
         super().__init__(within)
@@ -326,7 +327,7 @@ class OutputKept(ExecutorAround):
         """The outages that were already logged."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run with the executor, and store its output."""
+        """Execute a run with the other executor, and store its output."""
         gathered, tasks = _Gathered(activation, sink), list[Tasks]()
 
         def keep_on() -> None:
@@ -355,7 +356,7 @@ class OutputKept(ExecutorAround):
             await self._timer.sleep(PAUSE_MS)
 
     async def _write(self, gathered: "_Gathered") -> PostroomError | None:
-        """Write the buffered events; return the error if some of them could not be written."""
+        """Write the collected output; return the error if some of it could not be written."""
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
@@ -377,7 +378,7 @@ class OutputKept(ExecutorAround):
 
 
 class _Gathered:
-    """Buffers the texts of one execution until they are stored, and passes every event on."""
+    """Collects the texts of one execution until they are stored, and passes every event on."""
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self.run_id = activation.run_id
@@ -391,14 +392,14 @@ class _Gathered:
         self._count = 0
         self.has_some = asyncio.Event()
         self.writing = asyncio.Lock()
-        """A lock that lets only one task write at a time: the periodic writer, or a run whose next stored
-        event must follow the texts.
+        """Allows only one task to write: the periodic writer, or a run whose next stored event must follow
+        the texts.
         """
         self.on_first: Callable[[], object] | None = None
-        """Called when the first event is buffered."""
+        """A function that is called when the first event is collected."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Buffer the text in an event, and pass the event on."""
+        """Collect the text of an event, and pass the event on."""
         if isinstance(event, TextDelta):
             self._gather(event.delta)
         elif isinstance(event, StreamReset):
@@ -430,7 +431,7 @@ class _Gathered:
         )
 
     def written(self) -> None:
-        """Remove the stored event from the buffer."""
+        """Remove the stored event from the collected output."""
         self._waiting.pop(0)
         self._count += 1
 
@@ -442,7 +443,7 @@ class _Gathered:
             text = text[: len(text) + self._left] + MORE_NOTE
         for begin in range(0, len(text), PIECE):
             piece = text[begin : begin + PIECE]
-            # the first event may be in the process of being written
+            # the first event may be being written
             last = self._waiting[-1] if len(self._waiting) > 1 else None
             before = str(last[1]["delta"]) if last is not None and last[0] == TEXT else None
             if before is not None and len(before) + len(piece) <= PIECE:
@@ -459,7 +460,7 @@ class _Gathered:
 
 
 def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
-    """Return the stored form of a tool call, its end, or a model call; None for any other event."""
+    """Return the stored form of a tool call, its end, or a model call; None for every other event."""
     if isinstance(event, ToolCallReady):
         return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
     if isinstance(event, ToolCallDone):
@@ -476,24 +477,24 @@ def _detail(value: Json) -> str:
 
 
 async def output_after(events: EventStore, scope: EventScope, after: int) -> tuple[str, int]:
-    """Return a page of a run's output after a log position, and the position to continue from.
+    """Return a page of a run's output after a log position, and the position of the next page.
 
     Raises:
-        CursorAhead, CursorExpired: As in `EventStore.list`.
+        CursorAhead, CursorExpired: As for `EventStore.list`.
     """
     page = await events.list(scope, after=after, limit=MAX_PAGE)
     return "".join(said(event) for event in page.events), page.cursor
 
 
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
-    """Return the last stored lines of a run's output, in at most `most` characters."""
+    """Return the last stored lines of a run's output, with at most `most` characters."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0
     while end > 0 and length <= most:
         begin = max(end - MAX_PAGE, 0)
         try:
             page = await events.list(scope, after=begin, limit=end - begin)
-        except CursorExpired:  # older events were deleted
+        except CursorExpired:  # the older events were deleted
             break
         parts.append("".join(said(event) for event in page.events))
         length += len(parts[-1])
@@ -505,7 +506,7 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
 
 
 def said(event: CanonicalEvent) -> str:
-    """Return the output in an event of a run; "" for other events."""
+    """Return the output text of an event; "" for events without output."""
     if event.event_kind == RESET:
         return f"\n[{event.payload.get('reason', '')}]\n"
     return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""

@@ -1,4 +1,4 @@
-"""Accepts work: checks a request, plans it from the state of its thread, and writes it in one commit.
+"""Accepts work: checks a request, plans its run from the state of its thread, and writes both in one commit.
 
     submit ────────────▶ the active run ends ─▶ interrupt, run, dispatch and claim ─▶ executes here
     submit_background ─▶ run and dispatch, claimed if thread and slot are free ─▶ executes in its turn
@@ -6,7 +6,7 @@
     deliver ───────────▶ is pending, or starts a run at once
     accepting ─────────▶ the same, in a change of another package
 
-The same transaction decides what happens if the thread is busy.
+The transaction that stores the work also decides what happens if the thread is busy.
 
     run named, or waiting for input ──▶ the same run resumes: the messages are its input
     a message that may not resume it ──▶ waits until that run has ended
@@ -122,20 +122,18 @@ _LOG = get_logger(__name__)
 MAX_BATCH: Final = 500
 """Maximum number of submissions in one commit.
 
-A commit of this size takes about 50 ms, and blocks all other writers for that time.
+A commit of this size takes about 50 ms, during which all other writers wait.
 """
 _AT_ONCE: Final = 100
-"""Number of submissions that are prepared, within a few milliseconds, before control returns to the event
-loop.
-"""
+"""Number of submissions that are prepared, in a few milliseconds, before other tasks can run."""
 
 
 _MAX_ID_LENGTH = 512
 _SHOWN_OF_ID = 40
 _NAMES = ("agent id", "dedupe key", "tenant", "limit key")
-"""The fields whose values people read in lists and logs."""
+"""Fields whose values people read in lists and logs."""
 _MAX_INTEGER = 2**53
-"""The largest integer that every store keeps exactly."""
+"""The largest integer that every store represents exactly."""
 DEFAULT_AGENT = "default"
 _NO_OPTIONS = DeliveryOptions()
 
@@ -149,10 +147,10 @@ _BOUNDARIES = {
 def validate_run_inputs(
     thread_id: str, messages: Sequence[Message], *, allow_empty: bool, new_id: Ids
 ) -> tuple[str, tuple[Message, ...]]:
-    """Return the trimmed thread id, or a new id if it is blank, and the messages, each with an id.
+    """Return the trimmed thread id, or a new id if it is blank, and the messages with an id each.
 
     Raises:
-        InvalidSubmission: The request has neither a message nor a decision, or a message cannot be accepted.
+        InvalidSubmission: The request has neither a message nor a decision, or a message is invalid.
     """
     if not messages and not allow_empty:
         raise InvalidSubmission(
@@ -194,7 +192,7 @@ def validate_run_inputs(
 
 
 def refuse_odd_id(name: str, value: str) -> None:
-    """Refuse an id that at least one kind of store cannot keep.
+    """Reject an id that not every store can store.
 
     Raises:
         InvalidSubmission: The id is too long, or contains NUL or a lone surrogate.
@@ -210,7 +208,7 @@ def refuse_odd_id(name: str, value: str) -> None:
 
 
 def refuse_bad_delivery(request: RunActivation) -> None:
-    """Refuse delivery options that no dispatch can have.
+    """Reject delivery options that no dispatch can have.
 
     Raises:
         InvalidSubmission: An id is blank, or a number is out of range.
@@ -296,11 +294,11 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
 
 
 def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
-    """Refuse a deadline that passes before the run can begin, because such a run could only fail.
+    """Reject a deadline that passes before the run can start.
 
     Raises:
-        InvalidSubmission: The deadline is before `now`, in milliseconds since the epoch, or before the end of
-            the delay.
+        InvalidSubmission: The deadline is before `now` (in milliseconds since the epoch), or before the end
+            of the delay.
     """
     deadline_at, delay_ms = options.deadline_at, options.delay_ms
     if deadline_at is None or deadline_at >= now + delay_ms:
@@ -323,42 +321,41 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
 
 
 class GaveWay(NamedTuple):
-    """The runs and dispatches that were ended so that another run can start."""
+    """The runs and dispatches that ended so that another run can start."""
 
     interrupt: Interrupt
     ended: EndedRuns
-    """The superseded queued dispatches, each paired with its run."""
+    """The superseded queued dispatches, each with its run."""
     cancelled: RunRecord | None
-    """The run that was waiting for an answer and is now cancelled."""
+    """The run that waited for an answer, and was cancelled."""
 
 
 class Prepared(Record, frozen=True, kw_only=True):
-    """The rows of a submission, first as planned, then as written."""
+    """The rows of a submission: first the planned rows, then the written ones."""
 
     activation: RunActivation
-    """The request, completed with everything that the plan decided about it."""
+    """The request, completed by the decisions of the plan."""
     run: RunRecord
     """The run that executes the request."""
     commit: ThreadCommit
     """The commit that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """The time at which the dispatch counts as queued.
+    """The time at which the dispatch was queued, as stored.
 
-    This time is later than the time of all earlier work of the thread, even if the clocks of other servers
-    run ahead.
+    It is later than the times of all earlier work on the thread, even if other servers' clocks are ahead.
     """
     joins: RunDispatch | None = None
-    """The queued dispatch that this submission joins."""
+    """The queued dispatch that executes this submission, too."""
     answers: tuple[AnsweredTicket, ...] = ()
     """The new answers for the run."""
     dispatch: RunDispatch | None = None
     """The stored dispatch, if the run was queued."""
     claimed: Claimed | Held | None = None
-    """The dispatch that was claimed in the same change, which may be an older one of the thread, or the limit
-    that prevents the claim.
+    """The dispatch that was claimed in the same change, which may be older work of the thread, or the limit
+    that prevented the claim.
     """
     gave_way: GaveWay | None = None
-    """The run that was ended to make room for this submission; None if its policy ends nothing."""
+    """The work that ended so that this submission can start; None if its policy ends nothing."""
 
     @property
     def run_id(self) -> str:
@@ -367,17 +364,17 @@ class Prepared(Record, frozen=True, kw_only=True):
 
     @property
     def dispatch_id(self) -> str:
-        """The id of the dispatch that delivers the request; "" if there is none."""
+        """The id of the dispatch that executes the request; "" if there is none."""
         return self.run.dispatch_id or ""
 
     @property
     def first_seq(self) -> int:
-        """The number, within the thread, of the first message of the request."""
+        """The number that the first message of the request has in the thread."""
         return (self.commit.expected_message_count or 0) + 1
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the thread's open or latest run if that run waits for input; otherwise None."""
+    """Return the thread's open or latest run if it waits for input; None otherwise."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -386,24 +383,24 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run; a request that answers none of its questions waits."""
+    """Return whether a request resumes a waiting run, which it does not if it answers no question."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
 
 def boundary_of(request: RunActivation) -> Boundary | None:
-    """Return the boundary at which a request reads pending messages; None if it reads no pending messages."""
+    """Return the boundary at which a request reads pending messages; None if it reads none."""
     return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
 
 
 def selected_messages(
     request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
-    """Return the run's first input, and the part of that input that was pending on the thread.
+    """Return the first input of the run, and the part of this input that was pending on the thread.
 
     Raises:
-        DeliveryBlocked: A barrier precedes the new messages, or one of the messages must be read alone.
-        AlreadyConsumed: The request has no messages, and there is no pending message that it could read.
+        DeliveryBlocked: A barrier precedes the new messages, or a message must be read alone.
+        AlreadyConsumed: The request has no messages, and no pending message that it could read.
     """
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
     boundary = boundary_of(request)
@@ -455,7 +452,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     config: MailboxConfig,
     now: int,
 ) -> Prepared:
-    """Return the rows of the submission if nothing has changed since the state was read.
+    """Return the rows of a submission, which are valid while the state that was read is unchanged.
 
     Raises:
         StaleDecision: A question already has another answer, or has timed out.
@@ -535,7 +532,7 @@ def build_dispatch(
     now: int,
     queued_at: int | None = None,
 ) -> RunDispatch:
-    """Return the dispatch of a prepared request; `queued_at` decides its place in the queue of its thread.
+    """Return the dispatch of a prepared request; `queued_at` determines its place in the thread's queue.
 
     Raises:
         InternalError: The request was not prepared.
@@ -563,7 +560,7 @@ def build_dispatch(
 
 
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
-    """Return a request that resumes a run, with the limit keys and retry options of that run."""
+    """Return a request that resumes a run, with the run's own limit keys and retry options."""
     if run.activation is None:
         return request
     before = run.activation.delivery
@@ -579,10 +576,10 @@ def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
 
 
 def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredTicket]:
-    """Return the run's questions that the request answers, with the answers; a repeated decision counts once.
+    """Return the questions of a run that the request answers, with the answers, each decision once.
 
     Raises:
-        StaleDecision: A question has another answer or has timed out, or the run asks other questions now.
+        StaleDecision: A question has another answer or has timed out, or the run now asks other questions.
     """
     answered_tickets: list[AnsweredTicket] = []
     tickets = run.waiting.tickets if run.waiting is not None else ()
@@ -612,7 +609,7 @@ def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunAct
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
-    """Merge new messages and decisions into the queued request; duplicates count once."""
+    """Merge new messages and decisions into a queued request; repeated ones are added only once."""
     known_decision_ids = {resume.decision_id for _, resume in queued.seeded_decisions}
     fresh = tuple(
         decision for decision in more.seeded_decisions if decision[1].decision_id not in known_decision_ids
@@ -626,7 +623,7 @@ def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -
 
 
 class MailboxDispatchStatus(StrEnum):
-    """The state of a submission's dispatch when the call returns."""
+    """The state of a submission's dispatch when the submitting call returns."""
 
     RUNNING = "running"
     QUEUED = "queued"
@@ -634,7 +631,7 @@ class MailboxDispatchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSubmitResult:
-    """The accepted work; `joined` is true if the message became part of a queued dispatch."""
+    """The result of a submission; `joined` means that its message was added to a queued dispatch."""
 
     dispatch_id: str
     run_id: str
@@ -644,62 +641,60 @@ class MailboxSubmitResult:
 
 
 class _Known(NamedTuple):
-    """Raised if the run of a request is already stored."""
+    """A request's run that is already stored, with its thread."""
 
     thread_id: str
     run_id: str
 
 
 class _PinNeeded(Exception):
-    """Raised if a new run must be created, but the executor has not been asked for its pin."""
+    """Raised if a new run is needed, but the executor has not been asked for the run's pin yet."""
 
 
 class _Acceptable(Exception):
-    """Raised to roll back a trial: the submission could be stored if the active run of its thread ended."""
+    """Raised to roll back a trial that showed that the submission could replace the active run."""
 
 
 class _LeftWaiting(Exception):
-    """Raised if a run of the thread is waiting, and the messages are not allowed to resume it."""
+    """Raised if a run of the thread waits, and the messages may not resume it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Submission:
-    """A request on its way into the queue: its policy, its ids, and the rows that were written for it."""
+    """A request that is being submitted, with its policy, its ids, and the rows that were written."""
 
     request: RunActivation
     policy: BusyPolicy = BusyPolicy.QUEUE
-    """The policy that applies if the thread is busy. Steering has been tried before."""
+    """The policy for a busy thread. Steering was tried before."""
     claims: ClaimAsk | None = None
-    """Claims the thread's next due dispatch in the same change, unless the thread has a claimed dispatch
-    already.
-    """
+    """A request to claim the thread's next due dispatch in the same change, unless one is claimed already."""
     is_now: bool = False
     """Whether a caller waits for the run.
 
-    If a caller waits, the dispatch is claimed at once, or nothing is written.
+    If so, the dispatch is claimed at once, or nothing is written.
     """
     is_queued: bool = True
-    """Whether a dispatch is stored with the run."""
+    """Whether a dispatch is stored together with the run."""
     queue_cap: int | None = None
-    """Maximum number of dispatches that may be queued on the thread; None for any number."""
+    """Maximum number of queued dispatches on the thread; None means no limit."""
     is_reserved: bool = False
-    """Whether the thread's worker and a slot are reserved for the claim."""
+    """Whether the thread's worker and a slot are reserved for a claim."""
     run_id: str = ""
-    """The id of a new run. The id is generated before the change, so that the change can be repeated."""
+    """The id of a new run, which is generated before the change so that the change can be repeated."""
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
-    """The pin of a new run, or the error if there is none; None if the executor was not asked."""
+    """The pin of a new run, or the error if it has none; None if the executor was not asked yet."""
     prepared: Prepared | None = None
-    """The rows that were written; None if the messages became pending instead."""
+    """The rows that were written; None if the messages are now pending."""
     wakes: bool = False
-    """Whether the messages are pending and the active run reads them at its next step."""
+    """Whether the messages are pending, and the active run reads them at its next step."""
     looks_again: bool = False
-    """Whether to check the thread's pending messages again, because the thread may be idle."""
+    """Whether to check the pending messages of the thread again, because the thread may be idle."""
 
 
 class Submissions:
-    """Accepts work for the queue: requests, singly or in bulk, and messages for the thread's runs."""
+    """Accepts work for the queue: single requests, many requests, and messages for runs of threads."""
 
     def __init__(
         self,
@@ -716,12 +711,12 @@ class Submissions:
         self._control = control
 
     def checked(self, request: RunActivation, *, background: bool) -> RunActivation:
-        """Return the request, if it is valid, with its run mode, a thread id and an id for each message.
+        """Return a valid request with its run mode, a thread id, and an id for each message.
 
-        Only the mode `foreground`, the default, is ever replaced.
+        The mode is only replaced if it is `foreground`, the default.
 
         Raises:
-            InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
+            InvalidSubmission: The request is invalid, and the text states why; nothing was read or written.
         """
         if (trace := request.trace).run_mode is RunMode.FOREGROUND:
             if request.decisions or request.continue_run_id:
@@ -734,7 +729,7 @@ class Submissions:
         is_new = not background or request.hints.run_id is None
         if (
             is_new and request.delivery.deadline_at is not None
-        ):  # a stored run may be submitted again after it
+        ):  # a stored run may be submitted again after its deadline
             refuse_missed_deadline(request.delivery, self._core.now())
         thread_id, messages = validate_run_inputs(
             request.thread_id,
@@ -753,11 +748,11 @@ class Submissions:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Accept work; the strategy decides what happens if the thread is busy.
+        """Queue work; `strategy` decides what happens if the thread is busy.
 
-        `first` runs before it in the same transaction, unless an active run takes the messages. A request
-        that contains only decisions is stored for the active run, whichever process executes it. The run
-        receives the decisions there, or when it next waits or restarts.
+        `first` is called before it in the same transaction, unless an active run accepts the messages. If a
+        request contains only decisions, they are stored for the active run, no matter which process executes
+        it. The run receives the decisions during its execution, or when it next waits or restarts.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
@@ -776,7 +771,7 @@ class Submissions:
             if request.messages or not request.decisions:
                 raise
         row = await self._control.keep_decisions(request)
-        if row is None:  # the run was active, and is no longer
+        if row is None:  # the run is no longer active
             return await self._queue_run(request, strategy)
         return MailboxSubmitResult(
             dispatch_id=row.dispatch_id,
@@ -793,7 +788,7 @@ class Submissions:
         For each request, return its thread, its run, and whether this call created the run.
 
         Raises:
-            InvalidSubmission: A request is invalid; the text states its position. Nothing was written.
+            InvalidSubmission: A request is invalid; the text names its position. Nothing was written.
             QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()
@@ -815,7 +810,7 @@ class Submissions:
     async def _stored_together(
         self, requests: Sequence[RunActivation], first: int
     ) -> list[tuple[str, str, bool]]:
-        """Store requests in one commit without claiming them; a poll starts them as slots become free."""
+        """Store requests in one commit without claiming them; a poll starts them when slots are free."""
         core, dispatcher = self._core, self._dispatcher
         cap = core.config.max_queued_per_thread
         submissions = list[Submission]()
@@ -866,7 +861,7 @@ class Submissions:
     ) -> Prepared | _Known:
         """Add a new run with its dispatch to the common commit.
 
-        A request that depends on more than the state of its thread is submitted in a separate commit.
+        A request that depends on more than the state of its thread gets a separate commit.
         """
         request, run_id, cap = submission.request, submission.run_id, submission.queue_cap
         thread_id, trace = request.thread_id, request.trace
@@ -904,12 +899,12 @@ class Submissions:
     ) -> MailboxSubmitResult:
         """Pass the messages to the active run, or queue them if no run accepts them.
 
-        Delivery is at least once: if the reply that accepts the messages is lost, they are also queued.
+        Delivery is at least once: if the reply of the run is lost, the messages are also queued.
         """
         return await self._steer_or_queue(self.checked(request, background=True), expected_run_id)
 
     async def submit_committed(self, request: RunActivation) -> MailboxSubmitResult:
-        """Queue a run that reads messages which are already committed."""
+        """Queue a run on messages that are already committed."""
         return await self._queue_run(request)
 
     async def _steer_or_queue(
@@ -932,7 +927,7 @@ class Submissions:
         policy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Write the run with its dispatch. If the thread is free here, also claim its next dispatch."""
+        """Write the run with its dispatch; if the thread is free here, claim its next dispatch, too."""
         submission = self._arriving(request, policy)
 
         async def queue() -> MailboxSubmitResult:
@@ -943,10 +938,10 @@ class Submissions:
         return await self._core.claiming.complete(queue(), name="a submission")
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> Submission:
-        """Reserve a worker and a slot if they are free, so that the request is claimed as it is stored."""
+        """Reserve a worker and a slot if they are free, so that the request is claimed with its commit."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
-        # With limits, it is only stored here, because older work under the same limit must be claimed first.
+        # With limits, the request is only stored, because older work under a limit must be claimed first.
         tenant, is_alone = request.delivery.tenant, not self._core.config.limits
         reserved = is_alone and dispatcher.reserve(request.thread_id, worker, tenant)
         return Submission(
@@ -959,10 +954,10 @@ class Submissions:
 
     @contextmanager
     def _reserve_slots(self, submissions: Sequence[Submission]) -> Iterator[None]:
-        """At the end, release the reservations that did not lead to a claim.
+        """Release the reservations that did not lead to a claim when the context ends.
 
-        If the store reports a failure, the change and its claims may have been stored nevertheless, so the
-        claims are read in the background.
+        If the store reports a failure, the change and its claims may still have been stored. Therefore the
+        claims are then read in the background.
         """
         is_unknown = False
         try:
@@ -987,18 +982,18 @@ class Submissions:
                 dispatcher.look_for_unexecuted()
 
     async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
-        """Execute a claimed submission; if nothing was claimed, check the thread for due work."""
+        """Execute a claimed submission; if nothing was claimed, start due work of the thread."""
         dispatcher, thread_id, claimed = self._dispatcher, submission.request.thread_id, prepared.claimed
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
             if prepared.gave_way is not None:
                 await self._control.stop_active(prepared.gave_way.interrupt)
-        finally:  # start a claimed run even if the caller was cancelled meanwhile
+        finally:  # start a claimed run even if the caller was cancelled
             if isinstance(claimed, Claimed):
                 await dispatcher.begin_or_release(claimed)
-        # the rounds know which thread's turn it is
+        # the rounds know which thread is next
         others_first = self._core.config.limits and dispatcher.is_polled
-        is_held = isinstance(claimed, Held)  # the claim is tried again, in a change that records the reason
+        is_held = isinstance(claimed, Held)  # the claim is repeated in a change that records the reason
         if (not submission.is_reserved or prepared.dispatch is None or is_held) and not others_first:
             await dispatcher.try_dispatch_next(thread_id)  # the thread may be free by now
         run = prepared.run
@@ -1017,10 +1012,10 @@ class Submissions:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run the request at once and stream its events; by default, this ends the active run of its thread.
+        """Execute the request now and stream its events; by default, the thread's active run is cancelled.
 
         Raises:
-            ActiveRunConflict: The active run did not end; nothing was written.
+            ActiveRunConflict: The active run did not stop; nothing was written.
             DeliveryBlocked: A pending barrier precedes the message; nothing was written.
             InvalidSubmission: The strategy would add the request to another run, whose events already have a
                 reader.
@@ -1070,7 +1065,7 @@ class Submissions:
         return result, stream
 
     async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
-        """End the active run, and claim the request's dispatch in the commit that stores it."""
+        """End the active run, and claim the request's dispatch in the commit that stores the dispatch."""
         core, thread_id = self._core, request.thread_id
         claims, was_free = self._dispatcher.asks(is_now=True), False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
@@ -1084,9 +1079,9 @@ class Submissions:
                 )
             except ActiveRunConflict:
                 if active is None and was_free:
-                    raise  # a waiting run does not end for a submission
+                    raise  # a waiting run is not ended for a submission
                 was_free = active is None
-                continue  # another run started first; ask it to end as well
+                continue  # another run started first; ask this run to end, too
             except StoreError:
                 self._dispatcher.look_for_unexecuted()
                 raise
@@ -1097,9 +1092,9 @@ class Submissions:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
     async def _replace_active(self, active: RunDispatch, submission: Submission) -> Prepared | None:
-        """Stop an active run and store a submission, whose commit ends that run; None if it does not stop.
+        """Stop an active run and store a submission that ends it; return None if the run does not stop.
 
-        If the submission is refused after all, the run continues at once. If the store fails, the run
+        If the submission is rejected nevertheless, the run continues at once. If the store fails, the run
         continues after `PLACE_KEPT_MS`.
         """
         await self._refuse_unfit(submission, active)
@@ -1113,7 +1108,7 @@ class Submissions:
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
-        """Store a submission together with its claim; recovery cannot release the claim before that."""
+        """Store a submission together with its claim, so that recovery cannot release the claim."""
         worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
         worker.storing += 1
         try:
@@ -1122,7 +1117,7 @@ class Submissions:
             worker.storing -= 1
 
     async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
-        """Raise an error if the request could not be stored even if the active dispatch had ended.
+        """Raise an error if the request could not be stored even after the active dispatch had ended.
 
         To find out, a change ends the dispatch, stores the request, and is rolled back.
         """
@@ -1180,12 +1175,12 @@ class Submissions:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages as their delivery mode requires; return the run that was started for them, or None.
+        """Store messages as their delivery mode prescribes; return the run that was started, or None.
 
-        Messages with known ids are ignored, so it is safe to repeat the call.
+        Messages with known ids are ignored, so the call can safely be repeated.
 
         Raises:
-            QueueFull: The thread would have more than `max_pending_per_thread` pending messages; none was
+            QueueFull: More than `max_pending_per_thread` messages would be pending on the thread; none was
                 stored.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
@@ -1213,13 +1208,13 @@ class Submissions:
         key: str,
         within: str | None = None,
     ) -> T:
-        """Run a change that may deliver messages to runs of these threads.
+        """Make a change that may deliver messages to runs of these threads.
 
         A message that cannot start a run becomes pending, and is checked again later. If the change writes
-        the end of a run, `within` is the thread of that run; it is locked together with the others.
+        the end of a run, `within` is the thread of this run, which is locked together with the others.
 
         Raises:
-            ThreadsNeeded: The change needs more threads; nothing was written.
+            ThreadsNeeded: The change needs further threads; nothing was written.
             QueueFull: A thread already has `max_pending_per_thread` pending messages; see `Accept`.
         """
         core, scheduled = self._core, RunMode.SCHEDULED
@@ -1229,12 +1224,12 @@ class Submissions:
         arrivals = {request.thread_id: self._arriving(request, BusyPolicy.REJECT) for request in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
         if core.has_budgets and (within is not None or any(arrival.claims for arrival in arrivals.values())):
-            locks.append(LIMITS)  # the end of a run writes its spending, and a claim reads it
+            locks.append(LIMITS)  # the end of a run writes spending, which a claim reads
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
                 tx.lock(*locks)
-            for arrival in arrivals.values():  # reset what an earlier execution of this change left
+            for arrival in arrivals.values():  # reset the results of an earlier execution of this change
                 arrival.prepared, arrival.wakes, arrival.looks_again = None, False, False
 
             def put(
@@ -1259,7 +1254,7 @@ class Submissions:
                         await self._make_ids(arrival)
                     done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
-                return undone  # this is not a failure, even if the caller was cancelled and does not retry
+                return undone  # not a failure, even if the caller was cancelled and does not retry
             for thread_id, arrival in arrivals.items():
                 try:
                     await self._after_write(arrival)
@@ -1280,9 +1275,10 @@ class Submissions:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> None:
-        """Under the thread's lock, start a run on the messages, or store them as pending behind another run.
+        """Start a run on the messages, or store them as pending behind another run; the thread is locked.
 
-        If one of the messages is already known, no run is started; pending messages are checked one by one.
+        If one of the messages is already known, no run is started, and the pending messages are checked one
+        by one.
         """
         arrival.prepared, arrival.looks_again = None, mode.starts_run
         arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
@@ -1292,11 +1288,11 @@ class Submissions:
             try:
                 arrival.prepared = self._submitted_in(tx, arrival, request, mode)
             except (ActiveRunConflict, _LeftWaiting):
-                arrival.looks_again = False  # the end of the thread's open run examines them
+                arrival.looks_again = False  # the end of the thread's open run checks them
             except (DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
                 arrival.prepared = None
             except PostroomError as error:
-                # messages that cannot be combined now stay pending and are tried again
+                # messages that cannot be combined now stay pending
                 if error is not arrival.pin:
                     raise
         if arrival.prepared is None:
@@ -1306,7 +1302,7 @@ class Submissions:
                     tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
     async def _after_write(self, arrival: Submission) -> MailboxSubmitResult | None:
-        """Continue after the write: execute the new run, or notify the active run of its pending messages."""
+        """Execute the new run after the write, or notify the active run of its pending messages."""
         if arrival.prepared is not None:
             await self._publish(arrival.prepared)
             return await self._gone_on(arrival, arrival.prepared)
@@ -1317,23 +1313,22 @@ class Submissions:
         return started
 
     async def after_run(self, thread_id: str) -> None:
-        """Start a run for input that an ended run left unread. Log a failure; recovery then tries again."""
+        """Start a run for input that an ended run did not read; log a failure, for recovery to retry."""
         try:
             await self.take_up_left_over(thread_id)
         except PostroomError as error:
             _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
 
     async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
-        """Start a new run on an idle thread's pending messages, if one of them may start a run.
+        """Start a new run on the pending messages of an idle thread, if one of them may start a run.
 
-        Messages may start a run if their mode says so, or if they were for a run that ended without reading
-        them.
+        A message may start a run if its mode says so, or if its target run ended without reading it.
         """
         if not self._core.config.pending_zone:
             return None
 
         def look(tx: Transaction) -> Sequence[PendingMessage]:
-            # the end of the active run examines the pending messages
+            # the end of the active run checks the pending messages
             is_at_work = tx.runs.dispatches.claimed(thread_id) is not None
             return () if is_at_work else tx.runs.messages.leading(thread_id, Boundary.NEW_RUN, None)
 
@@ -1345,14 +1340,14 @@ class Submissions:
         try:
             return await self._queue_run(request, BusyPolicy.REJECT)
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
-            return None  # a run is active now, and its end examines the messages
+            return None  # a run is active now, and its end checks the messages
 
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
     ) -> Callable[[], Awaitable[None]]:
         """Requeue a waiting run together with decisions, under the lock of its thread.
 
-        Call the returned function after the commit, to publish the events.
+        The caller must call the returned function after the commit, to publish the events.
         """
         request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
         checked = self.checked(request, background=True)
@@ -1363,9 +1358,9 @@ class Submissions:
     # Planning and writing in one commit.
 
     async def prepare(self, submission: Submission, first: Joined | None = None) -> Prepared:
-        """Store the run of a request and its messages and, if it is queued, its dispatch, in one transaction.
+        """Store the run of a request with its messages and, if it is queued, its dispatch in one transaction.
 
-        `first` runs before these writes, in the same transaction.
+        `first` is called before these writes, in the same transaction.
 
         Raises:
             UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: The state of the thread does not allow the
@@ -1403,7 +1398,7 @@ class Submissions:
         return prepared
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
-        """Return the error for a duplicate message, with the id of the run that has the message."""
+        """Return the error for a duplicate message, with the id of the run that has this message."""
         message_id = str(error.value)
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
@@ -1413,9 +1408,9 @@ class Submissions:
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool | None = None) -> None:
-        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor.
+        """Generate the ids of a new run and its dispatch, and ask the executor for the run's pin.
 
-        Without `is_new`, the run needs a pin if no run of its thread is executing here.
+        Without `is_new`, the pin is needed only if no run of the thread executes in this process.
         """
         core, request = self._core, submission.request
         if is_new is None:
@@ -1425,7 +1420,7 @@ class Submissions:
             try:
                 submission.pin = await core.pinning.pin(request, run_id=submission.run_id)
             except PostroomError as error:
-                submission.pin = error  # a run that is stored already has its pin
+                submission.pin = error  # a stored run already has its pin
         submission.dispatch_id = request.hints.dispatch_id or core.new_id()
 
     def _submitted_in(
@@ -1435,7 +1430,7 @@ class Submissions:
         request: RunActivation,
         mode: DeliveryMode | None = None,
     ) -> Prepared:
-        """Read, decide and write under the thread's lock; `mode` applies to messages that become pending."""
+        """Read, decide and write under the thread's lock; `mode` applies to messages that stay pending."""
         request = activation = self._as_its_agent(request)
         state, gave_way = tx.runs.state(_look_for(request, submission)), None
         if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
@@ -1443,7 +1438,7 @@ class Submissions:
         if activation.run_id is not None and request.messages and submission.is_queued:
             request = _without_known_messages(tx, request, state)
         plan = self._plan(tx, request, state, submission, mode)
-        # The commit uses the same read, unless it writes rows that the read does not cover.
+        # The commit uses the same data, unless it writes rows that were not read.
         is_seen = plan.run.run_id == (request.run_id or submission.run_id) and not plan.commit.consumes
         seen = state if is_seen and plan.joins is None else None
         if submission.is_queued and plan.joins is None:
@@ -1467,14 +1462,14 @@ class Submissions:
         state: ThreadState,
         mode: DeliveryMode | None,
     ) -> tuple[RunActivation, ThreadState, GaveWay | None]:
-        """Apply the policy; return the resulting request and thread state, and the work that it ended.
+        """Apply the policy; return the resulting request, the thread's state, and the work that ended.
 
         Raises:
             ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits
                 for the run.
         """
         run, activation, policy = state.run, request, submission.policy
-        # A run that is stored already must not be refused because of itself.
+        # A stored run must not be refused because of itself.
         if request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING:
             policy = BusyPolicy.QUEUE
         is_busy = state.held_by not in (None, request.run_id) and not request.decisions and mode is None
@@ -1516,19 +1511,19 @@ class Submissions:
         *,
         is_free: bool,
     ) -> Prepared:
-        """Store a run with its dispatch; claim and start it in the same change if it is the thread's next."""
+        """Store a run with its dispatch; if the run is the thread's next, claim and start it, too."""
         claims, dispatch, run = submission.claims, self._new_dispatch(tx, plan), plan.run
         if claims is not None and claims.places is not None and claims.is_elsewhere(tx, run.thread_id):
             claims = None
         is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
-        # A new run begins with the commit if the plan contains everything that the run reads.
+        # A new run starts with the commit if the plan contains all that the run reads.
         is_new = run.status is RunStatus.CREATED and not plan.activation.committed_message_ids
         begins, start = claims is not None and claims.begins and is_new, None
         if claims is not None and is_next and (claims.limits or claims.budgets is not None):
             start = claims.start(tx, dispatch, run)
             begins = begins and start.held is None and not start.asks
-            is_next = submission.is_now or begins  # otherwise it is claimed like any other due dispatch
-        # An answer belongs to a run that was accepted before, so the queue limit does not apply.
+            is_next = submission.is_now or begins  # otherwise claimed like other due work
+        # An answer belongs to a run that was accepted earlier, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
         claimed_by = claims if is_next else None
         commit = replace(plan.commit, queues=dispatch, queue_cap=cap, claimed_by=claimed_by)
@@ -1556,7 +1551,7 @@ class Submissions:
                 beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
                 start=start,
             )
-            if start is not None:  # the run is stored already, but the amounts for its budgets are not
+            if start is not None:  # the run is already stored, but its spending is not
                 claimed = claimed.noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
@@ -1581,9 +1576,9 @@ class Submissions:
     def _claimed_in(
         self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
     ) -> Claimed | Held | None:
-        """Claim the thread's next dispatch.
+        """Claim the next dispatch of the thread.
 
-        If a caller waits (`is_now`) and the request joined a queued dispatch, claim that dispatch instead.
+        If a caller waits (`is_now`) and the request joined a queued dispatch, claim this dispatch instead.
         """
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
@@ -1600,7 +1595,7 @@ class Submissions:
         submission: Submission,
         mode: DeliveryMode | None,
     ) -> Prepared:
-        """Plan the run of a request: a stored run that the request names or may resume, or a new one.
+        """Plan the run of a request: a new run, or a stored one that the request names or may resume.
 
         Raises:
             UnknownRun: The request names a run to continue, and that run does not exist.
@@ -1650,10 +1645,10 @@ class Submissions:
         run_id: str,
         resumed: RunRecord | None,
     ) -> ThreadState:
-        """Return the state, extended by the leading pending messages that the request may read.
+        """Return the state with the leading pending messages that the request may read.
 
         Raises:
-            DuplicateRecord: One of its messages is already pending on the thread.
+            DuplicateRecord: A message of the request is already pending on the thread.
         """
         messages, boundary = tx.runs.messages, boundary_of(request)
         message_ids = [message.id for message in request.messages if message.id]
@@ -1685,7 +1680,7 @@ class Submissions:
             metrics.happened("claim")
 
     async def _tell_failure(self, submission: Submission, error: PostroomError) -> None:
-        """Publish an event that a submission could not be stored."""
+        """Publish the event that a submission could not be stored."""
         if not self._events.is_on:
             return
         core = self._core
@@ -1701,7 +1696,7 @@ class Submissions:
 
 
 def _look_for(request: RunActivation, submission: Submission) -> Look:
-    """Return the query for all state on which a request and the commit of its run depend."""
+    """Return the query for all data on which a request and the commit of its run depend."""
     return state_look(
         request.thread_id,
         run_id=request.run_id or submission.run_id,
@@ -1716,10 +1711,10 @@ def _look_for(request: RunActivation, submission: Submission) -> Look:
 def _going_on(
     tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
 ) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
-    """Return the stored run that a request resumes, its queued dispatch, and the run again if it waits.
+    """Return the stored run that a request resumes, its queued dispatch, and the run if it waits.
 
     Raises:
-        RunNotOpen: The request names the run, and the run is claimed.
+        RunNotOpen: The request names the run, which is claimed.
     """
     if existing.status is RunStatus.WAITING:
         if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
@@ -1738,17 +1733,17 @@ def _going_on(
 
 
 def _make_due_now(active: RunDispatch, tx: Transaction) -> None:
-    """Make a dispatch due at once after it was stopped for a submission, under its thread's lock."""
+    """Make a dispatch due at once after it was stopped for a submission; the thread is locked."""
     tx.lock(thread_lock(active.thread_id))
     tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
 
 
 def _due_with_answers(plan: Prepared, now: int) -> int:
-    """Return the time, in milliseconds since the epoch, at which a run may resume with new answers.
+    """Return when a run may resume with its new answers, in milliseconds since the epoch.
 
-    Each answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest of these delays. Only answers to its present questions count. If it
-    has no earlier answer to one of these, its queued dispatch is due at the timeout of the question, which is
+    An answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
+    once, so it resumes after the longest delay. Only answers to its current questions count. Without an
+    earlier answer to one of these questions, the queued dispatch is due at the question's timeout, which is
     ignored.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
@@ -1762,8 +1757,8 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
 def _without_known_messages(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
     """Return the request without its messages if the run that it names is already queued with them.
 
-    A caller that did not receive the reply repeats the request with the run id, but without message ids.
-    Therefore the contents of the messages are compared.
+    A caller that lost the reply repeats the request with the run id, but without message ids. Therefore the
+    contents of the messages are compared.
     """
     run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
@@ -1787,13 +1782,12 @@ def _without_known_messages(tx: Transaction, request: RunActivation, state: Thre
 
 
 def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[Message]) -> None:
-    """Refuse a request if its key already refers to a run that was enqueued with different content.
+    """Reject a request whose key belongs to a run that was enqueued with different content.
 
-    If the messages of the run were deleted, they cannot be compared, and the request is accepted as a
-    repetition.
+    If the messages of the run were deleted, they cannot be compared, and the request counts as a repetition.
 
     Raises:
-        IdempotencyConflict: The content differs; nothing was written.
+        IdempotencyConflict: The content differs, so nothing was written.
     """
     if not stored or not request.messages or _words(request.messages[0]) in map(_words, stored):
         return
@@ -1807,14 +1801,14 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
 
 
 def _starting_messages(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    """Return the messages that started a run, except those that have been deleted."""
+    """Return the messages that started a run; deleted ones are missing."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]
 
 
 def _words(message: Message) -> bytes:
-    """Return the content of a message as the store encodes it, so that a tuple compares equal to a list."""
+    """Return the content of a message as the store encodes it, so that tuples and lists are equal."""
     return msgspec.json.encode(_without_id(message), order="sorted")
 
 
@@ -1825,7 +1819,7 @@ def _without_id(message: Message) -> Message:
 def _may_join(
     request: RunActivation, state: ThreadState, row: RunDispatch, run: RunRecord, *, now: int
 ) -> bool:
-    """Return whether a request may join a queued run: the run must be due and have the same options."""
+    """Return whether a request may join a queued run, which must be due and have the same options."""
     queued = run.activation
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
         return False  # a started run has already read its input

@@ -1,12 +1,12 @@
-"""Claims due dispatches, renews the claims, and executes the runs. Every execution ends with a result.
+"""Claims due dispatches, renews the claims, and executes the runs; every execution gets a result.
 
     free ─▶ reserved ─▶ claimed ─▶ request rebuilt ─▶ started ─▶ executor ─▶ ended ─▶ the thread's next
                                      │ impossible                  │ lease lost
                                      ▼                             ▼
                                    dead letter                   stopped, nothing written
 
-One task handles a run from its claim to its end, and one timer renews all claims. An executor that ignores
-its cancellation is abandoned together with its task, and the final steps are performed without it.
+One task handles a run from its claim to its end, and one timer renews all claims. If an executor ignores its
+cancellation, its task is abandoned, and the final steps are performed without it.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ from postroom.stores.store import Transaction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingInput:
-    """The pending messages of a thread, as one run reads them."""
+    """The pending messages of a thread, as they are available to one run."""
 
     core: Core
     events: ServerEvents
@@ -116,13 +116,13 @@ class PendingInput:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the messages that the run takes at this boundary; return those that it reads, in order.
+        """Commit the messages that the run reads at this boundary, and return them in order.
 
-        `group` selects only the messages of that group, `only` only the messages with these ids, which the
-        program has received already. The effects of the run may leave out a message that was withdrawn.
+        `group` selects only messages of that group. `only` selects only messages with these ids, which the
+        program has already received. The effects of the run may leave out a message that was withdrawn.
 
         Raises:
-            StaleClaim: The worker no longer owns the run; the messages stay pending.
+            StaleClaim: The worker no longer owns the run, and the messages stay pending.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
         written: list[tuple[tuple[Message, ...], tuple[Message, ...], int]] = []
@@ -130,7 +130,7 @@ class PendingInput:
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
             if written and tx.runs.messages.named(thread_id, [message.id or "" for message in written[0][0]]):
-                return written[0]  # the write succeeded, and only the reply was lost
+                return written[0]  # the write succeeded; only its reply was lost
             state = tx.runs.state(state_look(thread_id, run_id=self.run_id))
             pending = self._leading(tx, state.run, boundary, group) if state.waiting else ()
             taken = select_pending(pending, boundary, self.run_id, group=group)
@@ -155,7 +155,7 @@ class PendingInput:
         return read
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add messages that arrived live to the pending messages of this run; ignore known ids."""
+        """Add messages that arrived live to the pending messages of this run; known ids are ignored."""
         mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
         for message in messages:
             try:
@@ -173,7 +173,7 @@ class PendingInput:
         self, state: ThreadState, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
     ) -> ThreadCommit:
         first_seq, run = state.message_count + 1, state.run
-        if run is not None:  # its input has these messages as well
+        if run is not None:  # these messages are already part of its input
             before = run.input or RunMessageInput(thread_id=run.thread_id)
             from_seq = before.range.from_seq if before.range else first_seq
             added = replace(
@@ -199,13 +199,13 @@ _MAX_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
 _MAX_END_S = 0.1
 PLACE_KEPT_MS = 250
-"""Delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
+"""The delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
 _LEASES = "leases"
-"""The write key of all changes that renew claims, regardless of the threads that the claims belong to."""
+"""The write key of all renewals of claims, no matter which threads the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
 """Maximum length of a stored traceback.
 
-The end of the traceback is kept, because it shows where the error was raised.
+The end of a traceback is stored, because it shows where the error was raised.
 """
 ATTEMPT_FAILED = "RunAttemptFailed"
 
@@ -213,8 +213,8 @@ ATTEMPT_FAILED = "RunAttemptFailed"
 class Slots:
     """The slots for executions, in total and for each tenant, and the threads that wait for them.
 
-    A thread that gets no slot waits in its tenant's queue. The next free slot goes to the waiting tenant that
-    uses the fewest slots, so that neither a busy thread nor a busy tenant delays others.
+    A thread that gets no slot waits in the queue of its tenant. The next free slot goes to the waiting tenant
+    that uses the fewest slots, so that a busy thread or tenant does not delay the others.
     """
 
     def __init__(self, total: int, per_tenant: int | None) -> None:
@@ -223,7 +223,7 @@ class Slots:
         self._by_tenant: Counter[str] = Counter()
         self._lines: dict[str, dict[str, None]] = {}
         self.waiting: dict[str, str] = {}
-        """The tenant of each thread that waits for a slot."""
+        """The tenant of each thread that waits for a slot, keyed by thread."""
         self._freed = asyncio.Event()
         self.used = 0
         """The number of runs that execute or are being claimed."""
@@ -238,11 +238,11 @@ class Slots:
         return self._by_tenant[tenant]
 
     def waits(self, thread_id: str) -> bool:
-        """Return whether the thread waits for a slot."""
+        """Return whether a thread waits for a slot."""
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or join the queue for one; return whether a slot was taken. The tenant '' is unknown.
+        """Take a slot, or wait in the queue; return whether a slot was taken. The tenant '' is unknown.
 
         Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
@@ -257,7 +257,7 @@ class Slots:
         return False
 
     def overdraw(self, tenant: str) -> None:
-        """Take a slot even if none is free, because a person waits for this run."""
+        """Take a slot even if none is free, because a person waits for the run."""
         self.used += 1
         self._by_tenant[tenant] += 1
 
@@ -282,7 +282,7 @@ class Slots:
         self._freed.set()
 
     async def freed(self, at_most_ms: int) -> bool:
-        """Return True once a slot has been given back since the last call, or False after the time limit."""
+        """Return True when a slot was freed since the last call, or False after the time limit."""
         try:
             async with asyncio.timeout(at_most_ms / 1_000):
                 await self._freed.wait()
@@ -292,13 +292,13 @@ class Slots:
         return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's queue, unless the thread is already in the queue."""
+        """Put a thread at the end of its tenant's queue, unless it is already in the queue."""
         if thread_id not in self.waiting:
             self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
 
     def next_in_line(self) -> str | None:
-        """Remove and return the next thread: the first of the eligible tenant that uses the fewest slots."""
+        """Remove and return the next thread: the first one of the tenant that uses the fewest slots."""
         if not self.free:
             return None
         may = [tenant for tenant in self._lines if self.has_room(tenant)]
@@ -307,7 +307,7 @@ class Slots:
         tenant = min(may, key=self.used_by)
         thread_id = next(iter(self._lines[tenant]))
         self._leave(thread_id)
-        if tenant in self._lines:  # this tenant is now the last among those with the same number of slots
+        if tenant in self._lines:  # the tenant is now the last among equal ones
             self._lines[tenant] = self._lines.pop(tenant)
         return thread_id
 
@@ -319,14 +319,14 @@ class Slots:
 
 
 class Commands:
-    """Receives the commands for active runs in this process."""
+    """Receives commands for the active runs of this process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
-        """Accept commands for the active executions."""
+        """Create the receiver of commands for these workers."""
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
-        """For each active dispatch, the calls whose decisions the executor has accepted."""
+        """The tool calls of active runs whose decisions the executor has accepted, each with its dispatch."""
         self.is_served = False
         """Whether this object listens for commands."""
 
@@ -359,7 +359,7 @@ class Commands:
                         self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
-        """Pass a command to the executor only once, but offer a decision that it refused again later."""
+        """Pass a command to the executor once; offer a decision that the executor rejected again later."""
         executor = self._core.executor
         decide = executor.send_decision
         try:
@@ -389,7 +389,7 @@ class DispatchAttempt(StrEnum):
 
 
 class Dispatcher:
-    """Claims due dispatches within the limits, executes them, and stores how they start and end."""
+    """Claims due dispatches within the limits, executes them, and stores their starts and ends."""
 
     def __init__(
         self,
@@ -409,20 +409,18 @@ class Dispatcher:
         self.accepting = True
         """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
-        """Whether due work of all threads is polled.
+        """Whether the due work of all threads is polled.
 
-        In that case, no work has to be started by this process when a slot becomes free.
+        If so, this process need not look for work when a slot becomes free.
         """
         self.failed_claims = 0
-        """The number of claims in a row that have failed."""
+        """The number of claims that have failed in a row."""
         self.held: dict[str, int] = {}
-        """For each scope of a limit, the time before which no run may start in that scope."""
+        """The time before which no run may start, for each scope of a limit."""
         self._readers: dict[str, ReconnectableEventSink] = {}
-        """The readers of dispatches that are queued and will be executed by this process, keyed by
-        dispatch.
-        """
+        """The readers of queued dispatches that this process will execute, keyed by dispatch."""
         self._failed = dict[str, StoreError]()
-        """The errors for which the ends of executions could not be stored, keyed by claim token."""
+        """The errors because of which the ends of executions could not be stored, keyed by claim token."""
         self._ending = set[asyncio.Future[None]]()
         """A future for each run whose end is being stored."""
         self._executing = 0
@@ -430,9 +428,9 @@ class Dispatcher:
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
-        """Claim the thread's next due dispatch and start it, if this process executes no run of the thread.
+        """Claim and start the thread's next due dispatch, if this process executes no run of the thread.
 
-        Without `has_turn`, the thread queues after the threads that already wait for a slot.
+        Without `has_turn`, the thread waits behind the threads that already wait for a slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -440,7 +438,7 @@ class Dispatcher:
         if not self.reserve(thread_id, worker, has_turn=has_turn):
             is_open = self.accepting and not self._core.tasks.closed
             if not has_turn and is_open and self.slots.waits(thread_id) and self.slots.free:
-                self._executing += 1  # `idle` also waits for the claims of queued threads
+                self._executing += 1  # `idle` also waits for the claims of waiting threads
                 line = self._core.tasks.start(self.next_in_line(), name="the line for slots")
                 line.add_done_callback(lambda _: self._over())
             return DispatchAttempt.BUSY
@@ -449,8 +447,8 @@ class Dispatcher:
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
 
-        All claims are passed to the store together and written in one commit. If no slot is free for a
-        thread, the thread is queued for one.
+        The store receives all claims together and writes them in one commit. A thread without a free slot
+        waits in the queue.
         """
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
@@ -474,11 +472,11 @@ class Dispatcher:
         except PostroomError as error:
             self.unreserve(worker)
             self.failed_claims += 1
-            # logged after 1, 2, 4, 8 failures, so that a long outage does not fill the log
+            # logged only after 1, 2, 4, 8 ... failures, so that a long outage does not fill the log
             if self.failed_claims.bit_count() == 1:
                 facts = {"thread_id": thread_id, "failed_claims": self.failed_claims}
                 _LOG.warning("dispatch.not_claimed", **facts, reason=error.describe())
-            self.look_for_unexecuted()  # the claim may have been stored nevertheless
+            self.look_for_unexecuted()  # the claim may still have been stored
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:
             self.unreserve(worker)
@@ -493,19 +491,19 @@ class Dispatcher:
         return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
-        """Schedule a task that releases the claims which this process holds but does not execute.
+        """Start a task that releases claims of this process without an execution.
 
-        A process holds a claim that it does not execute if the store's reply to the claim was lost.
+        Such a claim exists if the store's reply to the claim was lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def release_unexecuted(self, claimed: Sequence[RunDispatch] | None = None) -> None:
-        """Release each dispatch that this process claimed but is not executing, and count no attempt.
+        """Release each dispatch that this process has claimed but is not executing; count no attempt.
 
-        `claimed` contains these dispatches; if it is None, they are read. A claim whose reply has not arrived
-        yet has a reserved worker, and is not released. Streams of readers without a run are closed. A failure
-        is logged.
+        `claimed` contains these dispatches; if it is None, they are read from the store. A claim whose reply
+        has not arrived yet has a reserved worker, and is not released. The streams of readers without a run
+        are closed. A failure is logged.
         """
         try:
             for row in await self.unexecuted() if claimed is None else claimed:
@@ -539,9 +537,9 @@ class Dispatcher:
     ) -> bool:
         """Reserve the thread's worker and a slot for a claim; return False if either is taken.
 
-        The function never awaits.
+        The method runs without a pause, so no other task can take them meanwhile.
 
-        Without `has_turn`, the thread takes no slot while older work waits for one.
+        Without `has_turn`, the thread gets no slot while older work waits for one.
         """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
@@ -553,7 +551,7 @@ class Dispatcher:
         return True
 
     def unreserve(self, worker: MailboxWorker) -> bool:
-        """Release a reservation; return whether another caller wanted it and must check again."""
+        """Release a reservation; return whether another caller tried to reserve, and must check again."""
         wanted, worker.is_wanted = worker.is_wanted, False
         if worker.status is WorkerStatus.CLAIMING:
             worker.status = WorkerStatus.IDLE
@@ -561,11 +559,11 @@ class Dispatcher:
         return wanted
 
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
-        """Return a claim for this process.
+        """Return a request by this process to claim a dispatch.
 
-        The run starts with the claim, unless the tenant must be checked first.
+        The run starts with the claim, unless its tenant must be checked first.
 
-        `is_now`: a caller waits for the run, which starts even if a limit is reached.
+        `is_now` means that a caller waits for the run, which starts even if a limit is reached.
         """
         core = self._core
         return ClaimAsk(
@@ -581,11 +579,10 @@ class Dispatcher:
         )
 
     def _asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return the claim to make for the thread when its run ends; None if other threads come first.
+        """Return the request to claim the thread's next dispatch; None if other threads come first.
 
-        If all slots are taken, a busy thread keeps its slot for a limited time. After that time, it yields to
-        threads whose work this process does not know about: delayed work, and work that other processes
-        queued.
+        If all slots are taken, a busy thread keeps its slot for a limited time. Then it yields to work
+        that this process does not know: delayed work, and work that other processes queued.
         """
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
@@ -594,7 +591,7 @@ class Dispatcher:
             return None
         if self.slots.waiting or self.slots.used > self.slots.total:
             return None
-        if core.config.limits:  # older work under the same limit comes first
+        if core.config.limits:  # older work under a limit comes first
             return None
         kept_ms = core.now() - job.kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
@@ -603,7 +600,7 @@ class Dispatcher:
         return asks
 
     async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
-        """Execute a claimed dispatch in its reserved slot; release it if its tenant has reached the limit."""
+        """Execute a claimed dispatch in its reserved slot; release it if its tenant has no free slot."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
@@ -616,7 +613,7 @@ class Dispatcher:
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
-        """Execute a dispatch that a person is waiting for, regardless of other active runs."""
+        """Execute a dispatch that a person waits for, even beyond the limits."""
         worker = self.workers.get_or_create(begun.dispatch.thread_id)
         self.slots.overdraw(begun.dispatch.tenant)
         if worker.status is WorkerStatus.CLAIMING:
@@ -624,17 +621,17 @@ class Dispatcher:
         self._begin(worker, begun, ReconnectableEventSink(stream))
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
-        """Register the reader of a dispatch about to be queued; it gets events if the run executes here."""
+        """Register the reader of a dispatch that is about to be queued, in case it executes here."""
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
-        """Close the stream of a dispatch that this process will not execute after all."""
+        """Close the stream of a dispatch that this process will not execute."""
         reader = self._readers.pop(dispatch_id, None)
         if reader is not None:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's active run on to this reader; return False if there is none."""
+        """Pass the events of the thread's active run to this reader; return False if there is none."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -642,7 +639,7 @@ class Dispatcher:
         return True
 
     async def next_in_line(self) -> None:
-        """Assign free slots to the waiting threads, in the order of their turns."""
+        """Assign free slots to the waiting threads, in order."""
         while (thread_id := self.slots.next_in_line()) is not None:
             attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
@@ -650,9 +647,9 @@ class Dispatcher:
         self._core.metrics.waiting_threads.set(len(self.slots.waiting))
 
     async def end_readers(self) -> None:
-        """Close the streams of dispatches that ended while queued, or that execute elsewhere.
+        """Close the streams of dispatches that ended while queued, or that another process executes.
 
-        The last event of each stream reports the end of its run. A failure is logged.
+        The last event of each stream reports the end of the run. A failure is logged.
         """
         try:
             rows = await self._core.store.read(
@@ -661,14 +658,14 @@ class Dispatcher:
         except PostroomError as error:
             _LOG.warning("readers.not_looked_at", reason=error.describe())
             return
-        for row in filter(None, rows):  # a dispatch that is not stored yet has a reader as well
+        for row in filter(None, rows):  # a dispatch that is not stored yet has a reader, too
             if row.status.is_terminal:
                 await self.end_reading(row)
             elif row.status is RunDispatchStatus.CLAIMED and row.claimed_by != self._core.consumer_id:
                 self.stop_reading(row.dispatch_id)
 
     async def end_reading(self, ended: RunDispatch) -> None:
-        """Send the reader of a queued dispatch the last event of its run, and close the stream."""
+        """Send the last event of a run to the reader of its queued dispatch, and close the stream."""
         if (reader := self._readers.get(ended.dispatch_id)) is not None:
             if not reader.finished:
                 termination = ended.termination or termination_of(ended)
@@ -676,7 +673,7 @@ class Dispatcher:
             self.stop_reading(ended.dispatch_id)
 
     def hold(self, held: Held | None) -> None:
-        """Store the time before which no run may start in the scope of a limit."""
+        """Record the time before which no run may start in the scope of a limit."""
         if held is not None and held.until is not None:
             self.held[held.scope] = held.until
 
@@ -689,7 +686,7 @@ class Dispatcher:
     async def ends_are_stored(self) -> None:
         """Wait, for 2 to 102 ms, until the runs whose ends are being stored have freed their slots.
 
-        Short runs that begin together also end together, so their slots can be filled again in one commit.
+        Short runs that start together also end together, so that their slots can be filled by one commit.
         """
         await asyncio.sleep(_TOGETHER_S)
         if self._ending:
@@ -704,9 +701,9 @@ class Dispatcher:
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
         """Stop every execution and queue its run again.
 
-        The stop counts as an interruption, not as a failed attempt.
+        A stop counts as an interruption, not as a failed attempt.
 
-        An execution of a thread for which `stays` returns True continues.
+        An execution continues if `stays` returns True for its thread.
         """
         self._core.is_leaving = self._core.is_leaving or stays is None
         for job in list(self.leases.jobs.values()):
@@ -723,7 +720,7 @@ class Dispatcher:
         core, claimed = self._core, begun.dispatch
         kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
-        sink.suspended = sink.finished = False  # these flags are left from an earlier attempt
+        sink.suspended = sink.finished = False  # these flags are from an earlier attempt
         job = Job(
             dispatch=claimed,
             begun=begun,
@@ -744,7 +741,7 @@ class Dispatcher:
         return job
 
     async def _serve(self, job: Job) -> None:
-        """Execute a claimed dispatch to its end, then continue with the thread's next work."""
+        """Execute a claimed dispatch to its end, and then start the thread's next work."""
         try:
             if await self._guard(job, self._store_start(job)):
                 await self._run_isolated(job)
@@ -772,7 +769,7 @@ class Dispatcher:
             await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
             return False
         run = job.run
-        if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
+        if not is_left_open(run, job.dispatch):  # the run ended, but its dispatch was not acknowledged
             _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
             termination = run.termination or TerminationReason.suspended()
             text = run.final_output or ""
@@ -802,12 +799,12 @@ class Dispatcher:
         return True
 
     async def _prepare(self, job: Job) -> None:
-        """Load the run of a job, and build the executor's request if there is something to execute.
+        """Load the run of a job and build the executor's request, if there is something to execute.
 
         Raises:
             DeadlinePassed: The deadline of the dispatch has passed.
             UnknownRun, ForeignThread: The dispatch has no run on its thread.
-            InternalError: The registry of the run is gone.
+            InternalError: The registry of the run no longer exists.
             InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
         """
         core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
@@ -852,9 +849,9 @@ class Dispatcher:
             job.told = CapturingSink(job.sink, buffer, core.capture, dispatch, resumed=resumed)
 
     async def _run_isolated(self, job: Job) -> None:
-        """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
+        """Run the executor in this task until it ends or its lease is lost; keep its result or exception.
 
-        A cancellation is raised only if it concerns the task itself, and not the job.
+        A cancellation is raised only if it is meant for the task, not if it is meant for the job.
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine is run by a task
@@ -894,7 +891,7 @@ class Dispatcher:
         job.ended = ended if job.end is None else None
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation; from now on, nothing waits for its task."""
+        """Abandon an executor that ignores its cancellation, so that nothing waits for its task."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -906,14 +903,15 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the result of a step, or False if the step failed and other code handles the dispatch."""
+        """Return the result of a step, or False if it failed and the dispatch was handled elsewhere."""
         try:
             return await step
         except StaleClaim as error:
             _LOG.info("dispatch.lost", dispatch_id=job.dispatch.dispatch_id, reason=error.message)
             await self._completion.reconcile(job.dispatch.dispatch_id)
         except StoreError as error:
-            # The claim is released when the store can be read again. The run record shows which steps remain.
+            # The claim is released when the store can be read again. The run record shows the remaining
+            # steps.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
@@ -950,7 +948,7 @@ class Dispatcher:
             job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
         else:
             await self._completion.reconcile(dispatch.dispatch_id)  # the dispatch was superseded
-        if job.comes_again and job.is_cancelled:  # it was cancelled while the dispatch was queued again
+        if job.comes_again and job.is_cancelled:  # it was cancelled while it was being requeued
             job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
 
@@ -972,7 +970,7 @@ class Dispatcher:
         core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _fail(self, job: Job, error: BaseException) -> None:
-        """After a failed execution, queue the dispatch again or end its run with the error."""
+        """After a failed execution, requeue the dispatch or end its run with the error."""
         core, completion, dispatch = self._core, self._completion, job.dispatch
         if isinstance(error, StaleClaim):
             _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
@@ -994,9 +992,9 @@ class Dispatcher:
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
+        """Release a claimed dispatch that this process does not execute; do nothing if another one owns it.
 
-        No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
+        Only an execution that `failed` counts as an attempt. If the store fails, a later poll releases the
         dispatch.
         """
         try:
@@ -1010,7 +1008,7 @@ class Dispatcher:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
     def _rest(self, job: Job) -> None:
-        """Free the slot. Free the worker too, unless it already executes another run."""
+        """Free the slot, and the worker unless it already executes another run."""
         token = job.dispatch.claim_token or ""
         self.leases.jobs.pop(token, None)  # its claim is no longer renewed
         self.leases.ended.add(token)
@@ -1031,7 +1029,7 @@ class Dispatcher:
             job.sink.stream.close()
 
     async def _go_on(self, job: Job) -> None:
-        """Free the worker; start the thread's next work, after the work of threads that wait for a slot."""
+        """Free the worker, and start the thread's next work after threads that wait for a slot."""
         thread_id = job.dispatch.thread_id
         try:
             self._rest(job)
@@ -1054,7 +1052,7 @@ class Dispatcher:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute the dispatch that was claimed when another run ended, in the slot of the ended run."""
+        """Execute the dispatch that was claimed at the end of another run, in that run's slot."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._give_back(claimed)
@@ -1070,7 +1068,7 @@ class Dispatcher:
 
 
 class LeaseKeeper:
-    """Renews the claims of this process's executions with one timer, and stops a run whose claim is lost.
+    """Renews the claims of this process's executions with one timer, and stops runs whose claims are lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -1082,11 +1080,11 @@ class LeaseKeeper:
         self.jobs: dict[str, Job] = {}
         """The jobs that this process executes, by claim token."""
         self.ended: set[str] = set()
-        """The claim tokens of jobs that ended here since the last search for claims without a job."""
+        """The claim tokens of jobs that ended since the last search for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
 
     def keep(self, job: Job) -> None:
-        """Renew the claim of this job until the job is removed from `jobs`."""
+        """Renew the claim of a job until the job is removed from `jobs`."""
         self.jobs[job.dispatch.claim_token or ""] = job
         if (most := self._core.config.max_run_ms) is not None:
             ends_at = self._core.now() + most
@@ -1117,18 +1115,18 @@ class LeaseKeeper:
             self._keeper = None
 
     def is_late(self, job: Job) -> bool:
-        """Return whether the work must pause until it is certain that no other process has claimed it."""
+        """Return whether the work must pause until it is certain that the process still owns the claim."""
         return job.end is None and self._core.now() >= job.stops_at
 
     async def settled(self, job: Job) -> None:
-        """Wait until the claim of work that has paused is renewed, or the work is stopped."""
+        """Wait until the claim of paused work is renewed, or the work is stopped."""
         while self.is_late(job) and not await self.renewed([job]):
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
         """Renew these claims in one change, even if they are not due; return False if the store failed.
 
-        The renewal takes at most as long as the claims last. Work whose claim is not renewed in time is
+        The renewal may take as long as the claims last. If a claim is not renewed in time, its work is
         stopped.
         """
         if not jobs:
@@ -1138,7 +1136,7 @@ class LeaseKeeper:
             job.dispatch.claim_proof: config.suspended_lease_ms if job.sink.suspended else config.lease_ms
             for job in jobs
         }
-        # If the process was frozen, its work is paused, so there is time for the check.
+        # If the process was frozen, its work is paused, so there is time to check the claim.
         ends = {
             job.dispatch.claim_proof: job.stops_at
             if job.stops_at > asked_at
@@ -1178,7 +1176,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report for how long no other process can claim the runs that this process executes."""
+        """Report how long no other process can claim the runs that this process executes."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1186,7 +1184,7 @@ class LeaseKeeper:
             claims_hold(max(min(at_work) - self._core.now(), 0))
 
     async def _end_superseded(self, job: Job) -> None:
-        """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
+        """End the dispatch of a claim that an interrupt has superseded, under the lock of its thread."""
         claim, thread_id = job.dispatch.claim_proof, job.dispatch.thread_id
 
         def supersede(tx: Transaction) -> None:
@@ -1204,10 +1202,10 @@ class LeaseKeeper:
 
 
 class _Held:
-    """Wraps an executor's work in an awaitable that makes no step while the claim is uncertain.
+    """Wraps an executor's work in an awaitable that pauses while the claim is uncertain.
 
-    A process that was frozen or disconnected may resume at any point of its work, and by then another process
-    may have claimed that work. Therefore the claim is checked before each step.
+    A process that was frozen or disconnected may continue at any point of its work, although another process
+    may have claimed the work meanwhile. Therefore the claim is checked before each step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -1216,7 +1214,7 @@ class _Held:
         self._leases = leases
 
     def __await__(self) -> Generator[Any, Any, AgentRunResult]:
-        """Perform the steps of the work one after another, each only while the claim is certain."""
+        """Perform the steps of the work in order, each only while the claim is certain."""
         work = cast("Generator[Any, None, AgentRunResult]", self._run().__await__())
         step = partial(work.send, None)
         while True:
@@ -1250,10 +1248,10 @@ def _stops_at(lease_until: int, length: int) -> int:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log a failed execution; return the event with the reason and the traceback.
+    """Log a failed execution; return the event with its reason and traceback.
 
-    The traceback is left out if postroom itself raised the error, or if the store was unavailable. For a
-    known kind of model failure, the event contains the traceback, but the log does not.
+    The traceback is omitted if postroom itself raised the error, or if the store was unavailable. For known
+    kinds of model failures, the event contains the traceback, but the log does not.
     """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)
@@ -1286,7 +1284,7 @@ async def rebuild(
     instance_id: str,
     messages: tuple[Message, ...] | None = None,
 ) -> RunActivation:
-    """Return the request with which the run was accepted; read its messages from the thread unless given.
+    """Return the request of a stored run; unless `messages` are given, read them from the thread.
 
     Raises:
         InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
@@ -1325,7 +1323,7 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
 
 
 async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
-    """Return the ids of the messages with which these runs were started."""
+    """Return the ids of the messages with which these runs started."""
     ids: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)

@@ -1,4 +1,4 @@
-"""Stores the events that handles wait for when runs end, and requeues sleeping runs at their wake-up time."""
+"""Announces ended runs to the handles that wait for them, and requeues sleeping runs on time."""
 
 import asyncio
 from typing import Final
@@ -21,38 +21,38 @@ _WRITER: Final = "embedded"
 
 
 class Watch:
-    """A run of this process whose end a caller may await."""
+    """A run of this process whose result a caller may await."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
-        """An event that is set when the run has ended, or when the waiter should check the database."""
+        """An event that is set when the run ends, or when the waiter should read the database."""
         self.run: RunRecord | None = None
-        """The run as stored at its end; None before that."""
+        """The ended run; None while the run is open."""
 
 
 class Ends(RunEffects):
-    """Writes an event when a run ends or waits, so that handles in all processes are informed.
+    """Writes an event when a run ends or starts to wait, to inform the handles in all processes.
 
-    The ended run is also passed to the watches of this process, so that they do not have to read it.
+    This process also passes an ended run to its own watches, so that they need not read the database.
     """
 
     def __init__(self) -> None:
         self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
 
     def watch(self, message_id: str) -> Watch:
-        """Return the watch of the run that will get this message.
+        """Return the watch of the run that will process this message.
 
-        The watch exists as long as the caller keeps a reference to it.
+        A watch is discarded when no caller references it any longer.
         """
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
-        """Wake all waiters, so that they check the database; afterwards, no ends are announced in memory."""
+        """Wake all waiters, so that they read the database; ended runs are no longer announced."""
         for watch in list(self._watches.values()):
             watch.told.set()
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the event of a run that is done or asks; queue a sleeping run, due at its wake-up time."""
+        """Write the event of a run that has ended or asks a question; requeue a sleeping run."""
         is_done = run.status is RunStatus.DONE
         tickets = run.waiting.tickets if run.waiting is not None else ()
         if tickets and (tickets[0].tool_name == SLEEP or tickets[0].on_timeout is OnTimeout.GO_ON):
@@ -84,7 +84,7 @@ class Ends(RunEffects):
         tx.events.add(draft, ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
-        """Wake the watches of a run; if the run is not done, they check the database."""
+        """Wake the watches of a run; if the run is still open, they read the database."""
         for message_id in run.activation.trigger_message_ids if self._watches and run.activation else ():
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None
@@ -92,7 +92,7 @@ class Ends(RunEffects):
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
-    """Requeue the run, due when it resumes by itself; repeated calls requeue it only once."""
+    """Requeue a waiting run for the time at which it resumes by itself; repeated calls do so only once."""
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return

@@ -1,4 +1,4 @@
-"""The handle with which a program follows and controls a run that this or another process enqueued."""
+"""The handle of a run, with which any process can follow and control the run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _TOLD_WITHIN_S: Final = 1
 _MAX_LOOK_S: Final = 5
-"""The maximum number of seconds for which `result` with a short timeout waits for an unresponsive database.
-"""
+"""The maximum time in seconds that `result` with a short timeout waits for an unresponsive database."""
 _ONE_LOOK_S: Final = 1
-"""The number of seconds within which a working database answers a read."""
+"""The time in seconds within which a working database answers a read."""
 _MAX_CURSOR: Final = 10**18 - 1
 """The largest cursor that both databases can store."""
 
@@ -50,7 +49,7 @@ _MAX_CURSOR: Final = 10**18 - 1
 class State(StrEnum):
     """The state of a run: `queued`, `running`, `waiting` for a person or a time, or how it ended.
 
-    A run is also `queued` while it waits for its next attempt, or for its turn to resume.
+    A run is also `queued` before a retry, and after its answer has arrived but before it resumes.
     """
 
     QUEUED = "queued"
@@ -67,24 +66,23 @@ class RunState:
 
     state: State
     text: str = ""
-    """The answer of the run."""
+    """The answer that the run returned."""
     error: str | None = None
     question: str | None = None
-    """The question of the run, while it waits for a person."""
+    """The question that the run asks, while it waits for a person."""
     question_id: str | None = None
-    """The id of that question, which must be passed to `RunHandle.answer`."""
+    """The id of the open question, which `RunHandle.answer` requires."""
     enqueued_at: int = 0
     finished_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """An event of a run; pass `cursor` as `after` to get the following events.
+    """An event of a run; to read on from this event, pass its `cursor` as `after`.
 
-    `text` contains the next piece of the answer. `reset` means that the answer starts again, so earlier text
-    must be discarded. `step` reports that the result of a step is stored. `log` is a line of the log.
-    `question` means that the run waits for a person. `end` means that the run has ended, and contains the
-    whole answer.
+    `text` contains the next piece of the answer. `reset` means that the answer starts again, so discard the
+    earlier text. `step` means that the result of a step was stored. `log` contains a log line. `question`
+    means that the run waits for a person. `end` means that the run has ended, and contains the whole answer.
     """
 
     cursor: int
@@ -94,7 +92,7 @@ class RunEvent:
 
     @property
     def question_id(self) -> str:
-        """The id to pass to `RunHandle.answer` for a `question` event; "" for every other event."""
+        """The id that `RunHandle.answer` requires for a `question` event; "" for every other event."""
         is_question = self.type == "question" and isinstance(self.data, dict)
         return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
 
@@ -102,7 +100,7 @@ class RunEvent:
 def _needs_question_id(
     method: Callable[P, Coroutine[Any, Any, None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Refuse a call without a question id, with an error that states where to find the id."""
+    """Reject a call without a question id; the error states where to find the id."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -117,7 +115,7 @@ def _needs_question_id(
 
 
 class RunHandle:
-    """Waits for a run, reads it, answers its questions and ends it, from any process on the database."""
+    """Waits for a run, reads its state, answers its questions or cancels it, from any process."""
 
     def __init__(
         self,
@@ -128,9 +126,10 @@ class RunHandle:
         *,
         is_new: bool = False,
     ) -> None:
-        """Create the handle of a run; `watch` must have started before this process accepted the run.
+        """Create the handle of a run; `watch` must have been created before this process stored the run.
 
-        `is_new` means that the run was stored after the watch began, so the watch cannot have missed its end.
+        `is_new` means that the run was stored after the watch was created, so the watch will receive its
+        result.
         """
         self._mailbox = mailbox
         self._watch = watch
@@ -148,12 +147,12 @@ class RunHandle:
     async def result(self, *, timeout: Duration | None = None, type: type[T]) -> T: ...
 
     async def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
-        """Return the answer of the run: a text or, with `type`, a value of that type.
+        """Return the answer of the run as text or, if `type` is given, as a value of that type.
 
-        `timeout` is a number of seconds, or a timedelta. With 0 or less, the call does not wait: it returns
-        the answer if the run has ended. None waits without a limit.
+        `timeout` is a number of seconds or a timedelta; None means no limit. With 0 or less, the call returns
+        the answer of a run that has ended, and does not wait for an open run.
 
-        While the database is unavailable, the call waits.
+        If the database is unavailable, the call waits for it.
 
         Raises:
             TimeoutError: The run did not end within `timeout`. The run continues; call `result` again to wait
@@ -169,7 +168,7 @@ class RunHandle:
             refuse_other_type("type", type)
         run = self._told_end()
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
-            # the read has a longer timeout, so that a run that has ended is found
+            # Reading may take longer than `timeout`, so that the answer of an ended run is returned.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_MAX_LOOK_S):
                     run = await self._retry(self._load_run)
@@ -218,7 +217,7 @@ class RunHandle:
         )
 
     async def cancel(self) -> bool:
-        """End the run, whether it is queued, active or waiting; return False if it is already over."""
+        """Cancel the run, whether it is queued, active or waiting; return False if it has ended."""
         return await self._mailbox.cancel(self.id)
 
     @_needs_question_id
@@ -231,17 +230,17 @@ class RunHandle:
         by: str = "",
         values: Mapping[str, Any] | None = None,
     ) -> None:
-        """Answer the question with this id; the run resumes with the answer.
+        """Answer the question with this id, and resume the run.
 
-        If the question has choices, `text` must be one of them. If it has a form, `values` are the form's
-        fields.
+        If the question has choices, `text` must be one of them. If the question has a form, `values` are the
+        form's fields.
 
-        While the database is unavailable, the call waits.
+        If the database is unavailable, the call waits for it.
 
         `mailbox.questions`, the `question` event and `status()` provide the id as `question_id`. The id
-        prevents a late answer to an earlier question from being taken as the answer to a later one.
+        prevents a late answer to one question from being stored as the answer to the next.
 
-        A repeated call with the same answer and the same `by` has no effect.
+        Repeating a call with the same answer and the same `by` has no effect.
 
         Raises:
             InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing,
@@ -284,7 +283,7 @@ class RunHandle:
         approved: bool | None,
         by: str,
     ) -> ToolCallResume:
-        """Return the decision that an answer results in.
+        """Return the decision to store for an answer.
 
         Raises:
             InvalidArgument: The open question does not accept such an answer.
@@ -308,12 +307,12 @@ class RunHandle:
         return ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
-        """Yield the run's events after a cursor, then each new event, until the run has ended.
+        """Yield the run's events after a cursor, and then new events, until the run has ended.
 
-        `after` is the `cursor` of the last event that the reader has. `after` may be a string with that
-        number, as a browser sends it (`Last-Event-ID`). None and 0 start at the first event.
+        `after` is the `cursor` of the last event that the reader received, as an integer or as a string
+        (browsers send it as `Last-Event-ID`). None and 0 start at the first event.
 
-        While the database is unavailable, the iteration waits.
+        If the database is unavailable, the iteration waits for it.
 
         Raises:
             InvalidArgument: `after` is not a cursor.
@@ -321,7 +320,7 @@ class RunHandle:
         """
         after = _cursor(after)
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
-        has_text, is_over = after > 0, False  # events before the cursor are unknown
+        has_text, is_over = after > 0, False  # events up to the cursor were not read
         question: object = None
         while True:
             page = await self._retry(partial(store.list, scope, after=after, limit=_PAGE))
@@ -331,7 +330,7 @@ class RunHandle:
                 if run_event is None or (run_event.type == "reset" and not has_text):
                     continue
                 if run_event.type == "question":
-                    if run_event.data == question:  # the run started again, and waits for the same answer
+                    if run_event.data == question:  # the run restarted, and asks the same question again
                         continue
                     question = run_event.data
                 has_text = run_event.type == "text" or (has_text and run_event.type != "reset")
@@ -339,7 +338,7 @@ class RunHandle:
                 if run_event.type == "end":
                     return
             if not page.events:
-                if is_over:  # the reader has the last event already
+                if is_over:  # the reader has already received the last event
                     return
                 is_over = await self._retry(self._has_its_last_event)
                 if not is_over:
@@ -347,10 +346,11 @@ class RunHandle:
             after = max(after, page.cursor)
 
     async def _wait_for_end(self) -> RunRecord:
-        """Wait until the run has ended, and return it.
+        """Wait until the run has ended, and return the run.
 
-        If only this process can execute the run, and the run was open when the watch started, the end of the
-        run is announced in memory. If no announcement arrives within a second, the database is checked.
+        If only this process can execute the run, and the run was open when the watch was created, this
+        process announces the end in memory. If no announcement arrives within a second, the method reads the
+        database.
         """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
@@ -369,18 +369,18 @@ class RunHandle:
         return run
 
     def _told_end(self) -> RunRecord | None:
-        """Return the run if this process has stored it as ended; otherwise return None.
+        """Return the run if this process has stored its end; otherwise return None.
 
-        A replay of the run is ignored, because it has the same message but another run id.
+        A replay has the same message as the original run but another run id, so it is ignored.
         """
         run = None if self._watch is None else self._watch.run
         return run if run is not None and run.run_id == self.id else None
 
     async def _has_its_last_event(self) -> bool:
-        """Return whether the dispatch of the run has ended, so that the `end` event is stored.
+        """Return whether the dispatch of the run has ended, which means that the `end` event is stored.
 
-        An executor that commits its own steps stores the end of the run first; a later change ends the
-        dispatch and writes the `end` event.
+        If an executor commits its own steps, it stores the end of the run first, and a later transaction ends
+        the dispatch and writes the `end` event.
         """
         run = await self._load_run()
         if run.status is not RunStatus.DONE:
@@ -421,7 +421,7 @@ def _has_answer(run: RunRecord, question_id: str, result: Json, by: str) -> bool
 def _not_open_error(
     run_id: str, question_id: str, asked: Sequence[RunWaitingTicket], *, is_answered: bool = False
 ) -> StaleDecision:
-    """Return the error for an answer to a question that is not open; it names the open questions."""
+    """Return the error for an answer to a question that is not open; its text lists the open questions."""
     now = ", and ".join(f"{ticket.question!r} (id {ticket.tool_call_id!r})" for ticket in asked) or "nothing"
     why = f"run {run_id} does not ask question {question_id!r} now"
     if is_answered:
@@ -435,7 +435,7 @@ def _not_open_error(
 
 
 def unknown_run(run_id: str) -> UnknownRun:
-    """Return the error for an id that no run has."""
+    """Return the error for an unknown run id."""
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,
@@ -444,13 +444,13 @@ def unknown_run(run_id: str) -> UnknownRun:
 
 
 def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
-    """Return the open questions of a waiting run; a sleeping run has no questions."""
+    """Return the open questions of a waiting run; a sleeping run has none."""
     is_waiting = run.status is RunStatus.WAITING
     return [ticket for ticket in run.open_tickets if is_waiting and ticket.tool_name != SLEEP]
 
 
 def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
-    """Return the state of a run; the dispatch shows whether an open run is running or queued."""
+    """Return the state of a run; for an open run, the dispatch tells whether it is running or queued."""
     if row is not None and row.status is RunDispatchStatus.CLAIMED:
         return State.RUNNING
     if row is not None and row.status is RunDispatchStatus.QUEUED:

@@ -1,4 +1,4 @@
-"""Converts a program's work items to requests for the queue, and checks their values."""
+"""Checks a program's work items, and converts them to requests for the queue."""
 
 import hashlib
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Ro
 from postroom.contracts.records import replace
 
 DATA: Final = "data"
-"""The type of a message block that contains a value other than text."""
+"""The type of a message block that contains data instead of text."""
 
 T = TypeVar("T")
 
 
 def plain(value: object, what: str) -> Json:
-    """Return a value as plain JSON data; `what` names it in the error.
+    """Return a value as plain JSON data; `what` is the name of the value in error messages.
 
     Raises:
         InvalidArgument: The value cannot be stored.
@@ -42,7 +42,7 @@ def plain(value: object, what: str) -> Json:
 
 
 def _refuse_same_keys(value: object) -> None:
-    """Refuse dictionary keys that are equal as text, because only one of their values would be stored."""
+    """Reject dictionary keys that are equal as text, because JSON would store only one of their values."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         if any(type(key) is not str for key in value):
@@ -61,7 +61,7 @@ def _refuse_same_keys(value: object) -> None:
 
 
 def _refuse_unwritable(value: Json) -> None:
-    """Refuse lone surrogates, and NaN and infinite numbers, which JSON would turn into null."""
+    """Reject lone surrogates, and numbers that JSON would turn into null (NaN and infinity)."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
@@ -73,7 +73,7 @@ def _refuse_unwritable(value: Json) -> None:
 
 
 def typed(value: Json, type: type[T], what: str) -> T:
-    """Convert plain data to a value of a type; `what` names the value in the error.
+    """Convert plain data to a value of a type; `what` is the name of the value in error messages.
 
     Raises:
         InvalidArgument: The data is not a value of that type.
@@ -89,7 +89,7 @@ def typed(value: Json, type: type[T], what: str) -> T:
 
 
 def refuse_other_type(what: str, type: object) -> None:
-    """Refuse an argument that is not a type of storable values.
+    """Reject an argument that is not a type, or is a type of values that cannot be stored.
 
     Raises:
         InvalidArgument: The argument is not a type, or contains a name that is not defined.
@@ -105,7 +105,7 @@ def refuse_other_type(what: str, type: object) -> None:
 
 
 def instant_of(moment: datetime, what: str) -> int:
-    """Convert a moment to milliseconds since the epoch; `what` names the moment in the error.
+    """Convert a moment to milliseconds since the epoch; `what` is the name of the moment in error messages.
 
     Raises:
         InvalidArgument: The moment has no time zone.
@@ -118,7 +118,7 @@ def instant_of(moment: datetime, what: str) -> int:
 
 
 def refuse_other_text(what: str, text: object) -> None:
-    """Refuse a value that is not text, or a text that one of the supported databases cannot store.
+    """Reject a value that is not text, or a text that one of the supported databases cannot store.
 
     Raises:
         InvalidArgument: The value is not text that every database can store.
@@ -136,7 +136,7 @@ def refuse_other_text(what: str, text: object) -> None:
 
 
 def refuse_other_id(what: str, id: object) -> None:
-    """Refuse an id that is not text, or that contains NUL, because no database can contain such an id.
+    """Reject an id that is not text, or that contains NUL, because no database can store such an id.
 
     Raises:
         InvalidArgument: The id is invalid.
@@ -149,7 +149,7 @@ def refuse_other_id(what: str, id: object) -> None:
 
 
 def message_of(content: object, *, id: str) -> Message:
-    """Convert the content that a program enqueues (text, a message, or data) to a message.
+    """Convert the content that a program enqueues (text, a message or data) to a message.
 
     Raises:
         InvalidArgument: The content cannot be stored.
@@ -163,7 +163,7 @@ def message_of(content: object, *, id: str) -> Message:
 
 
 def data_of(message: Message) -> Json:
-    """Return the content of a message: its data if it has any, or else its text."""
+    """Return the data of a message; if it has none, return its text."""
     for block in message.content:
         if block.type == DATA:
             return block.data["value"]
@@ -171,7 +171,7 @@ def data_of(message: Message) -> Json:
 
 
 def text_of(message: Message) -> str:
-    """Return the content of a message as text; data is converted to JSON."""
+    """Return the content of a message as text; data is formatted as JSON."""
     data = data_of(message)
     return data if isinstance(data, str) else msgspec.json.encode(data).decode()
 
@@ -193,7 +193,7 @@ def as_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Work for a conversation; the options are those of `Mailbox.enqueue`."""
+    """Work to enqueue on a thread; the options are those of `Mailbox.enqueue`."""
 
     thread: str
     content: object
@@ -210,7 +210,7 @@ class Item:
     max_retry_delay: Duration | None = field(default=None, kw_only=True)
 
     def request(self, new_id: Ids) -> RunActivation:
-        """Return the request to the queue; with a key, the run id of the request is derived from the key.
+        """Return the request for the queue; if the item has a key, the run id is derived from the key.
 
         Raises:
             InvalidArgument: An option has the wrong type, or cannot be stored.
@@ -224,7 +224,7 @@ class Item:
                     value=repr(value)[:80],
                     remedy=remedy,
                 )
-            if isinstance(value, str) and name != "key" and CONTROL.search(value):  # a key is never shown
+            if isinstance(value, str) and name != "key" and CONTROL.search(value):  # errors never show keys
                 raise InvalidArgument(
                     f"{name} must not contain control characters: {value[:80]!r}",
                     value=value[:80],
@@ -262,7 +262,7 @@ class Item:
 
 
 def run_id_of(thread: str, key: str) -> str:
-    """Return the id of the run that a key names on a thread.
+    """Return the run id that is derived from a thread and a key.
 
     Raises:
         InvalidArgument: The key is blank.

@@ -1,4 +1,4 @@
-"""The entry point of the library: a program opens a mailbox, enqueues work, and waits for it."""
+"""The entry point of the library: a program opens a mailbox, enqueues work and awaits the results."""
 
 import asyncio
 import dataclasses
@@ -46,8 +46,8 @@ MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
     startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
 )
-"""Recovery settings by which the runs of a former process are recovered in the background, even after a long
-outage of the database.
+"""Recovery settings that retry in the background, even during a long database outage, until the runs of a
+former process are recovered.
 """
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
 _MINIMUMS: Final = {
@@ -55,41 +55,39 @@ _MINIMUMS: Final = {
     "max_concurrent_runs_per_tenant": 1,
     "lease_ms": 1_000,
 } | dict.fromkeys(_BOUNDS_OF_A_THREAD, 1)
-"""The minimum values of the settings with which a mailbox can accept and execute work.
+"""The minimum values of settings; a mailbox with lower values could not accept or execute work.
 
-A renewal may take a third of the lease. If the database needs longer, the run is stopped.
+A lease must be long, because the run is stopped if a renewal takes longer than a third of the lease.
 """
 _AT_ONCE: Final = 100
-"""Number of items that are checked, within a few milliseconds, before other tasks of the event loop get a
-turn.
-"""
+"""Number of items that are checked, in a few milliseconds, before other tasks of the event loop can run."""
 
 
 class Mailbox:
-    """Durable work for conversations: one run per thread at a time, in order, on one machine or many."""
+    """A durable queue for conversations, which executes one run of each thread at a time, in order."""
 
     def __init__(
         self, queue: Queue, stores: RunStores, ends: Ends | None = None, *, is_exclusive: bool = False
     ) -> None:
-        """Wrap a queue in the library's interface; `ends` are the effects that announce ended runs.
+        """Create a mailbox on an existing queue; `ends` announces ended runs to handles.
 
-        `is_exclusive` means that no other process executes runs of these stores.
+        `is_exclusive` means that no other process executes runs from these stores.
         """
         self.is_exclusive = is_exclusive
         self.process = os.getpid()
         """The id of the process that may use this mailbox. A forked child process must not use it."""
         self._ends = ends
         self.admin = queue
-        """The underlying queue, with all functions that adapters need."""
+        """The underlying queue, with all the functions that adapters need."""
         self.stores = stores
         self.pending = Pending(self)
-        """The pending messages of threads, which no run has read yet."""
+        """The messages of threads that no run has read yet."""
         self.questions = Questions(self)
-        """The open questions of runs."""
+        """The open questions of all runs."""
         self.dead_letters = DeadLetters(self)
-        """The dead letters: failed runs that wait for an operator."""
+        """The failed runs that an operator must replay or discard."""
         self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))
-        """Schedules, which enqueue work repeatedly."""
+        """The schedules, which enqueue work repeatedly."""
 
     @classmethod
     @asynccontextmanager
@@ -101,12 +99,12 @@ class Mailbox:
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> AsyncIterator["Mailbox"]:
-        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, accept new work.
+        """Open a database, resume its unfinished work and accept new work.
 
-        `work` is a coroutine function of a `Run`, or an executor. With None, this process only enqueues and
-        follows work, which other processes execute. On exit, active runs get `config.drain_grace` to end;
-        runs that are still active after that return to the queue. On PostgreSQL all data is in one `schema`,
-        which is created if it is missing.
+        `url` is `sqlite:///runs.db`, `postgresql://…` or `memory`. `work` is a coroutine function of a `Run`,
+        or an executor. If `work` is None, this process only enqueues and follows work, which other processes
+        execute. On exit, active runs have `config.drain_grace` to end; after that, runs that are still active
+        return to the queue. On PostgreSQL, all data is stored in `schema`, which is created if it is missing.
 
         Raises:
             ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
@@ -117,7 +115,7 @@ class Mailbox:
         _refuse_other_config(config, is_worker=work is not None)
         async with AsyncExitStack() as opened:
             stores = await open_stores(opened, url, schema)
-            # a function does not read further messages
+            # a function cannot read further messages during its run
             steers = work is None or isinstance(work, RunDispatchExecutor)
             live = live_channels(stores, opened) if steers else None
             ends = Ends()
@@ -149,16 +147,17 @@ class Mailbox:
         max_retry_delay: Duration | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
     ) -> RunHandle:
-        """Queue work for a conversation; it is durable when this returns.
+        """Enqueue work for a conversation; the work is durable when this returns.
 
-        A thread's runs execute one at a time.
+        The runs of a thread execute one at a time.
 
-        `content` is text, or any value that msgspec encodes. With `key`, a repeated call with the same
-        content returns the run of the first call; a call with different content is refused. Limits and
+        `content` is text, or any value that msgspec can encode. With `key`, a repeated call with the same
+        content returns the run of the first call; a call with different content raises an error. Limits and
         budgets count the run by `agent`, `tenant` and `limit_key`. `priority` ranges from 0, which is served
-        first, to 255. A failed run is retried for about ten minutes, or `attempts` times; `retry_delay`
-        doubles each time, up to `max_retry_delay`. If its server stops, this counts as an interruption, not
-        as a failure; a run survives 20 interruptions, or the number in `interruptions`.
+        first, to 255. A failed run is retried for about ten minutes, or until it has had `attempts` attempts;
+        `retry_delay` doubles each time, up to `max_retry_delay`. If a server stops during a run, the run
+        counts an interruption instead of a failure. A run survives 20 interruptions, or `interruptions` if
+        that is given.
 
         Raises:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
@@ -192,12 +191,12 @@ class Mailbox:
             ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
-            request = replace(request, hints=RunHints(key=key))  # the message may become part of another run
+            request = replace(request, hints=RunHints(key=key))  # the message may join another run
         ends = None if joins else self._ends
         watch = None if ends is None else ends.watch(request.messages[0].id or "")
         if id is not None:
             once = self._enqueued_once(request, id, when_busy, watch, joins=joins)
-            # this continues even if the caller is cancelled
+            # This task continues even if the caller is cancelled.
             return await self.admin.complete(once, name="an enqueue")
         accepted = await self.admin.submit_background(request, strategy=when_busy)
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
@@ -205,7 +204,7 @@ class Mailbox:
     async def _enqueued_once(
         self, request: RunActivation, id: str, when_busy: BusyPolicy, watch: Watch | None, *, joins: bool
     ) -> RunHandle:
-        """Return the run whose input is the message with this id, or else enqueue the request."""
+        """Return the run that has the message with this id as input, or enqueue the request."""
         if (known_value := await self._run_with(request, id, joins=joins)) is not None:
             return RunHandle(self, request.thread_id, known_value, watch)
         try:
@@ -213,18 +212,18 @@ class Mailbox:
         except (DuplicateRecord, RunNotOpen):
             if (known_value := await self._run_with(request, id, joins=joins)) is None:
                 raise
-            return RunHandle(self, request.thread_id, known_value, watch)  # another caller enqueued it first
+            return RunHandle(self, request.thread_id, known_value, watch)  # another caller was faster
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
     async def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Queue many items, in commits of up to 500; return the handles in the order of the items.
+        """Enqueue many items in commits of up to 500; return the handles in the order of the items.
 
         All items are checked before the first is written. Each commit is stored completely or not at all.
-        After each commit, `progress` is called with the number of stored items and the total. If the call
-        fails or the process dies midway, earlier commits remain. If each item has a `key`, you can repeat the
-        call with the same items: items that are already stored keep their runs.
+        After each commit, the method calls `progress` with the number of stored items and the total. If the
+        call fails or the process dies midway, earlier commits remain. If each item has a `key`, you can
+        repeat the call with the same items: the runs of stored items are returned, not created again.
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
@@ -278,7 +277,7 @@ class Mailbox:
         ]
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
-        """Return the run whose input is the message with this id; None if there is no such run yet.
+        """Return the id of the run that has the message with this id as input; None if no run has it yet.
 
         Raises:
             IdempotencyConflict: The run was enqueued with this key but different content.
@@ -301,7 +300,7 @@ class Mailbox:
         )
         if waiting is not None:
             run_id = waiting.mode.target_run_id
-            if waiting.revision == 1:  # a message that a person edited is not compared
+            if waiting.revision == 1:  # a message that a person has edited is not compared
                 refuse_other_content(request, run_id or "", [waiting.message])
             return run_id
         if run is None:
@@ -318,13 +317,13 @@ class Mailbox:
         tenant: str = "",
         limit_key: str = "",
     ) -> AsyncIterator[RunEvent]:
-        """Enqueue work and yield the events of its run until the run has ended; see `RunHandle.events`."""
+        """Enqueue work, and yield the events of its run until the run ends; see `RunHandle.events`."""
         handle = await self.enqueue(thread, content, key=key, tenant=tenant, limit_key=limit_key)
         async for event in handle.events():
             yield event
 
     async def handle(self, run_id: str) -> RunHandle:
-        """Return the handle of a run, whichever process has enqueued it.
+        """Return the handle of a run, no matter which process enqueued the run.
 
         Raises:
             UnknownRun: No run has this id.
@@ -336,23 +335,23 @@ class Mailbox:
         return RunHandle(self, run.thread_id, run_id)
 
     async def cancel(self, id: str) -> bool:
-        """End the run with this id, or the active run of the thread with this id.
+        """Cancel the run with this id, or the active run of the thread with this id.
 
-        Return False if there is no such run.
+        Return False if no such run is open.
         """
         refuse_other_id("the id of a run or a thread", id)
         return await self.admin.cancel(id)
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing: a placeholder for the work in a process that executes no runs.
+    """Do nothing; a placeholder for the work function in a process that executes no runs.
 
     The placeholder is never called.
     """
 
 
 def _refuse_no_work(work: object) -> None:
-    """Refuse work that cannot be executed, before the database is opened."""
+    """Reject work that cannot be executed, before the database is opened."""
     if work is None or isinstance(work, RunDispatchExecutor):
         return
     if is_awaited(work):
@@ -366,7 +365,7 @@ def _refuse_no_work(work: object) -> None:
 
 
 def _refuse_other_config(config: object, *, is_worker: bool) -> None:
-    """Before the database is opened, refuse settings with which no run could be accepted or executed."""
+    """Reject settings with which no run could be accepted or executed, before the database is opened."""
     if config is None:
         return
     if not isinstance(config, MailboxConfig):
@@ -395,9 +394,9 @@ def queue_over(  # noqa: PLR0913 - every part by name
     steps: Timer | None = None,
     ends: Ends | None = None,
 ) -> Queue:
-    """Return a queue that uses open stores, without starting its loops.
+    """Return a queue on open stores; the queue's background loops are not started yet.
 
-    `timer` provides the time for the queue, `steps` the time for active work. Default: real time.
+    `timer` provides the time for the queue, and `steps` the time for active work; both default to real time.
     """
     runs, executor, steps = stores.runs, work, steps or SystemTimer()
     config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
@@ -416,7 +415,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
 
 
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Open the database of an address and return its stores; closing `opened` closes the database.
+    """Open the database at a URL and return its stores; closing `opened` closes the database.
 
     If the call is cancelled, the database is closed again.
 
@@ -433,7 +432,7 @@ async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Cloc
 
 
 def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Open the database of an address. Blocks.
+    """Open the database at a URL and return its stores. This call blocks.
 
     Raises:
         ConfigError: The address or the schema is invalid, or the folder of the file does not exist.
@@ -447,7 +446,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
         )
     if url == MEMORY:
         return SqliteStore.in_memory(clock)
-    # The parts of an address, including line breaks, which `urlsplit` alone would drop.
+    # Splits an address with its line breaks, which `urlsplit` would remove.
     if not isinstance(url, str) or any(value < " " or "\ud800" <= value <= "\udfff" for value in url):
         raise _no_address(url)
     try:
@@ -473,7 +472,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
 
 def _no_address(url: object) -> ConfigError:
     shown = repr(url)
-    if isinstance(url, str):  # the part before the last @ may be a password
+    if isinstance(url, str):  # The part before the last @ may contain a password.
         _, at, host = storable(url).rpartition("@")
         shown = f"…@{host}" if at else repr(host)
     return ConfigError(
@@ -484,7 +483,7 @@ def _no_address(url: object) -> ConfigError:
 
 
 def _refuse_no_folder(folder: Path) -> None:
-    """Refuse a folder that does not exist, because its name is probably misspelt."""
+    """Reject a database folder that does not exist, because its name is probably misspelt."""
     try:
         folder.stat()
     except FileNotFoundError as error:
@@ -494,11 +493,11 @@ def _refuse_no_folder(folder: Path) -> None:
             remedy="create the folder, or correct the URL",
         ) from error
     except OSError:
-        return  # the store reports any other problem
+        return  # the store reports any other problem with the folder
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
-    """Return the channels that carry commands to active runs, in all processes that use the database."""
+    """Return the channels that carry commands to active runs in all processes that use the database."""
     if stores.is_exclusive:
         return LocalLiveChannels()
     from postroom.stores.postgres.live import PostgresLiveChannels

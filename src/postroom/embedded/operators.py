@@ -1,4 +1,4 @@
-"""The operations for operators, on unread messages, open questions and dead letters."""
+"""Operations for operators on unread messages, open questions and dead letters."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """The unread messages of a conversation, which can be changed until a run reads them."""
+    """The unread messages of threads, which can be edited, withdrawn or reordered."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._queue = mailbox.admin
 
     async def list(self, thread: str) -> tuple[PendingMessage, ...]:
-        """Return the unread messages in order."""
+        """Return the unread messages of a thread in order."""
         _refuse_other_texts(thread)
         return await self._queue.pending(thread)
 
@@ -40,7 +40,7 @@ class Pending:
         return await self._queue.edit_pending(thread, Message.user(text, id=id))
 
     async def retract(self, thread: str, id: str) -> PendingMessage:
-        """Withdraw the message with this id.
+        """Withdraw the unread message with this id.
 
         Raises:
             AlreadyConsumed, UnknownMessage: A run has read the message, or the message does not exist.
@@ -49,10 +49,10 @@ class Pending:
         return await self._queue.retract_pending(thread, id)
 
     async def reorder(self, thread: str, ids: Sequence[str]) -> tuple[PendingMessage, ...]:
-        """Change the order of the messages.
+        """Change the order of a thread's unread messages.
 
         Raises:
-            VersionConflict, InvalidRecord: The given ids are not those of the unread messages.
+            VersionConflict, InvalidRecord: `ids` are not the ids of the unread messages.
         """
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
             raise InvalidArgument(
@@ -72,10 +72,10 @@ def _refuse_other_texts(thread: str, *ids: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question of a waiting run; `at` is the time of the question, in milliseconds since the epoch."""
+    """A question of a waiting run; `at` is when it was asked, in milliseconds since the epoch."""
 
     question_id: str
-    """The id to pass to `RunHandle.answer`. No later question of the run has the same id."""
+    """The id that `RunHandle.answer` requires. No later question of the run has the same id."""
     run_id: str
     thread_id: str
     text: str
@@ -87,13 +87,13 @@ class OpenQuestion:
 
 
 class Questions:
-    """The open questions of all runs, whichever process executed them; `RunHandle.answer` answers them."""
+    """The open questions of all runs, no matter which process executed them."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._threads = mailbox.stores.threads
 
     async def __aiter__(self) -> AsyncIterator[OpenQuestion]:
-        """Yield each open question, ordered by run id."""
+        """Yield each open question in the order of the run ids."""
         query = RunQuery(statuses=(RunStatus.WAITING,))
         while page := await self._threads.list_runs(query):
             for run in page:
@@ -112,9 +112,9 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead letter: a run with its last error, and the number of failed attempts. `at` is in milliseconds.
+    """A failed run with its last error and its number of failed attempts; `at` is in epoch milliseconds.
 
-    `interruptions` counts the executions that the end of a server, or a lost lease, interrupted.
+    `interruptions` counts the executions that ended early because a server stopped or a lease was lost.
     """
 
     run_id: str
@@ -126,7 +126,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters. Each dead letter waits until an operator replays or discards it."""
+    """The failed runs that an operator must replay or discard."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._mailbox = mailbox
@@ -148,7 +148,7 @@ class DeadLetters:
             last = page[-1]
 
     async def replay(self, run_id: str) -> RunHandle:
-        """Retry a dead letter as a new run on the same messages, and return the handle of that run.
+        """Retry a dead letter as a new run with the same messages, and return the handle of that run.
 
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists, or its thread has an open question.
@@ -156,12 +156,12 @@ class DeadLetters:
         dispatch_id = await self._find_dispatch(run_id)
         try:
             again = await self._queue.replay_dead_letter(dispatch_id)
-        except UnknownDispatch as error:  # another caller has already done this
+        except UnknownDispatch as error:  # another caller has already replayed it
             raise _no_dead_letter(run_id) from error
         return RunHandle(self._mailbox, again.thread_id, again.run_id)
 
     async def discard(self, run_id: str) -> None:
-        """Remove a dead letter permanently; the run keeps its error.
+        """Delete a dead letter permanently; its run keeps its error.
 
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists.
@@ -169,7 +169,7 @@ class DeadLetters:
         dispatch_id = await self._find_dispatch(run_id)
         try:
             await self._queue.discard_dead_letter(dispatch_id)
-        except UnknownDispatch as error:  # another caller has already done this
+        except UnknownDispatch as error:  # another caller has already discarded it
             raise _no_dead_letter(run_id) from error
 
     async def _find_dispatch(self, run_id: str) -> str:

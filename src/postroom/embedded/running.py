@@ -1,8 +1,8 @@
-"""Runs as functions: a coroutine works in steps and returns the answer. Finished steps are not repeated.
+"""Executes runs as coroutine functions, which work in steps; a finished step is not repeated.
 
     started ─▶ step ─▶ ask ─▶ (waits without a worker) ─▶ started again: stored steps return at once ─▶ answer
 
-The result of a step is an event in the log of its run, and is written only while the worker's claim is valid.
+The result of a step is stored as an event of its run, and only while the worker's claim is valid.
 """
 
 import asyncio
@@ -71,13 +71,13 @@ from postroom.stores.store import Transaction, refuse_forked
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
 SPENT: Final = "CostStored"
-"""The event that records the usage of a failed execution outside its steps."""
+"""The kind of event that records the usage of a failed execution outside its steps."""
 ASK: Final = "ask"
 SLEEP: Final = "sleep"
 _WRITER: Final = "run"
 _PAGE: Final = 500
 _SHOWN_OF_QUESTION: Final = 40
-"""Maximum number of characters of a question that become part of the name of its step."""
+"""Maximum number of characters of a question in the name of its step."""
 _USES: Final = ("input_tokens", "output_tokens", "cost_micros")
 """The kinds of usage that a run can report."""
 _MAX_USED: Final = 2**53
@@ -96,9 +96,9 @@ class Answer:
     approved: bool | None
     by: str = ""
     timed_out: bool = False
-    """Whether nobody answered in time.
+    """Whether the timeout passed without an answer.
 
-    In that case, `text` is empty and `approved` is None, so that silence never counts as approval.
+    If so, `text` is empty and `approved` is None, because silence never counts as approval.
     """
     choice: str = ""
     """The chosen answer, if the question had choices."""
@@ -107,7 +107,7 @@ class Answer:
 
     @classmethod
     def of(cls, decision: ToolCallResume) -> "Answer":
-        """Return a decision as an answer."""
+        """Convert a stored decision to an answer."""
         if isinstance(result := decision.result, dict) and (result.get("choice") or result.get("values")):
             choice, values = str(result.get("choice") or ""), result.get("values") or {}
             return cls(
@@ -119,10 +119,9 @@ class Answer:
 
 
 def is_awaited(work: object) -> bool:
-    """Return whether calls of this function must be awaited.
+    """Return whether a call of this function must be awaited.
 
-    Calls must be awaited for a coroutine function, a `partial` of one, and an object with an async
-    `__call__`.
+    This is the case for a coroutine function, a `partial` of one, and an object with an async `__call__`.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
@@ -130,7 +129,7 @@ def is_awaited(work: object) -> bool:
 
 
 def refuse_no_parameter(work: object) -> None:
-    """Refuse a function that cannot be called with a run as its only argument.
+    """Reject a function that cannot be called with a run as its only argument.
 
     Raises:
         ConfigError: The function requires other parameters.
@@ -148,11 +147,11 @@ def refuse_no_parameter(work: object) -> None:
 
 
 _STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=None)
-"""The usage, so far, of the step that executes in this context."""
+"""The usage that the step in this context has reported so far."""
 
 
 class Suspended(BaseException):
-    """Raised to unwind a function whose run must wait; a program's `except Exception` does not catch it."""
+    """Raised to unwind a function whose run must wait; `except Exception` does not catch it."""
 
     def __init__(self, ticket: RunWaitingTicket) -> None:
         super().__init__(ticket.reason)
@@ -161,28 +160,28 @@ class Suspended(BaseException):
 
 @dataclass(slots=True, kw_only=True)
 class _Memory:
-    """The results of the run's earlier executions, and the usage of this execution."""
+    """The results of a run's earlier executions, and the usage of the current execution."""
 
     steps: dict[str, Json]
     is_streamed: bool
-    """Whether an earlier execution streamed text, which is no longer part of the answer."""
+    """Whether an earlier execution streamed text, which no longer belongs to the answer."""
     answers: Mapping[str, ToolCallResume]
-    """The answers, keyed by the id of the call that asked."""
+    """The answers, keyed by the id of the tool call that asked."""
     waited: Mapping[str, RunWaitingTicket]
-    """The questions for whose answers the run waited before it resumed."""
+    """The questions that have been answered since the run last waited."""
     used: set[str] = field(default_factory=set)
     usage: Usage = field(default_factory=Usage)
-    """The usage that the run's record does not contain yet."""
+    """The usage that is not yet in the run's record."""
     counted: Usage = field(default_factory=Usage)
-    """The part of that usage that budgets have already counted together with its steps."""
+    """The part of `usage` that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
     """The number of unnamed steps so far, keyed by kind."""
     is_suspended: bool = False
-    """Whether the function was unwound because the run must wait."""
+    """Whether the function was unwound because its run must wait."""
 
 
 class Run:
-    """A run as its function sees it: the messages to answer, and the operations whose results are durable."""
+    """A run as its function sees it: the messages to answer, and operations with durable results."""
 
     def __init__(
         self,
@@ -198,9 +197,9 @@ class Run:
         self.thread_id = activation.thread_id
         self.agent_id = activation.agent_id or ""
         self.attempt = activation.attempt
-        """The number of this attempt, which is the number of failed attempts plus 1."""
+        """The number of this attempt: the number of failed attempts plus 1."""
         self.interruptions = activation.interruptions
-        """The number of executions that the end of a server or a lost lease interrupted.
+        """The number of executions that ended early because a server stopped or a lease was lost.
 
         Interruptions do not count as attempts.
         """
@@ -222,11 +221,11 @@ class Run:
 
     @property
     def data(self) -> Json:
-        """The enqueued content as plain data; if there are several messages, the content of the last one."""
+        """The enqueued content as plain data; for several messages, the content of the last one."""
         return data_of(self.messages[-1]) if self.messages else None
 
     def input(self, type: type[T]) -> T:
-        """Convert the enqueued content to a value of a type, and return it.
+        """Return the enqueued content as a value of a type.
 
         Raises:
             InvalidArgument: The content is not a value of this type; the run fails with this error.
@@ -234,7 +233,7 @@ class Run:
         return typed(self.data, type, "the enqueued content")
 
     async def history(self) -> tuple[Message, ...]:
-        """Return the conversation before the messages to answer.
+        """Return the messages of the conversation that precede the messages to answer.
 
         The history includes the run's earlier questions, each directly before its answer.
         """
@@ -257,12 +256,12 @@ class Run:
         returns: Any = None,
         **kwargs: object,
     ) -> Any:
-        """Call a function once for this run; if the run starts again, return the stored result instead.
+        """Call a function once for this run and return its result; a restarted run gets the stored result.
 
         The result is durable when this returns. If the process crashes before that, the function is called
         again. A stored result is plain data; with `returns`, both the new and the stored result are values of
-        that type. A failing function is called up to `attempts` times. The pause between calls is `delay`
-        (seconds, or a timedelta) at first and doubles each time. After the last attempt, its error is raised.
+        that type. A failing function is called up to `attempts` times. The pause before the second call is
+        `delay` (seconds, or a timedelta), and doubles each time. After the last attempt, its error is raised.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -283,9 +282,9 @@ class Run:
             finally:
                 _STEP_USES.reset(token)
                 used = sum(uses, Usage())
-                # the usage of a step that failed is counted when the execution ends
+                # usage of a failed step is counted when the execution ends
                 self._memory.usage += used
-            # Store the result of a step, and count the usage of the step in the same commit.
+            # Store the result of a step and count its usage in one commit.
             payload: dict[str, Json] = {"name": name, "value": value}
             if used != Usage():
                 payload["used"] = {item: getattr(used, item) for item in _USES}
@@ -304,15 +303,15 @@ class Run:
         choices: Sequence[str] = (),
         form: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """Ask a person and return the answer; until then, the run waits without occupying a worker.
+        """Ask a person and return the answer; meanwhile the run waits without occupying a worker.
 
         When the answer arrives, the function starts again from the beginning, so put earlier work into steps.
         A question is identified by its `name` or, without a name, by its text; questions with the same text
-        are identified by their order. With `timeout` (seconds, or a timedelta), the run resumes if nobody
-        answers in time: the answer has `timed_out`, and later answers are refused.
+        are identified by their order. If nobody answers within `timeout` (seconds, or a timedelta), the run
+        resumes with an answer whose `timed_out` is True, and later answers are refused.
 
-        With `choices`, the answer is one of them. With `form`, a flat JSON schema of strings, numbers,
-        integers and booleans, the answer has the `values` of its fields. Other answers are refused.
+        With `choices`, the answer must be one of them. With `form`, a flat JSON schema of strings, numbers,
+        integers and booleans, the answer has the `values` of the form's fields. Other answers are refused.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -331,7 +330,7 @@ class Run:
                 value=repr(timeout)[:80],
                 remedy="leave out timeout to keep the question open without a limit",
             )
-        if name is None:  # not by position, because concurrent questions have no fixed order
+        if name is None:  # questions are not named by position, because concurrent ones have no fixed order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
             name = self._number_name(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
@@ -366,7 +365,7 @@ class Run:
     async def sleep(self, until: Duration | datetime, *, name: str | None = None) -> None:
         """Wait for a duration (seconds, or a timedelta) or until a time, without occupying a worker.
 
-        The function then starts again from the beginning, so put earlier work into steps.
+        Afterwards the function starts again from the beginning, so put earlier work into steps.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -385,9 +384,7 @@ class Run:
                 span = given_duration(until, "until (unless it is a datetime)")
                 wakes_at = _in_range(now + max(milliseconds(span), 0), span)
         is_set_back = not isinstance(until, datetime) and before is not None and before.updated_at > now
-        if (
-            wakes_at <= now or is_set_back
-        ):  # the clock was set back, and the queue has woken the run in its time
+        if wakes_at <= now or is_set_back:  # the clock was set back after the queue had woken the run on time
             await self._keep(STEP, name, {"name": name, "value": None})
             return
         raise self._suspend(
@@ -403,13 +400,13 @@ class Run:
         )
 
     async def stream(self, text: str) -> None:
-        """Stream the next piece of the answer to all readers in all processes; it is stored shortly after.
+        """Send the next piece of the answer to all readers in all processes; it is stored shortly after.
 
         Raises:
             InvalidArgument: `text` is not text.
         """
         refuse_forked(self._process)
-        if not isinstance(text, str):  # a lone surrogate is stored as `?`, as in program output
+        if not isinstance(text, str):  # a lone surrogate is stored as `?`, like in program output
             raise InvalidArgument(
                 f"the text to stream must be a str, not {type(text).__name__}",
                 value=repr(text)[:80],
@@ -418,7 +415,7 @@ class Run:
         await self._sink.emit(TextDelta(delta=text))
 
     async def log(self, text: str, **facts: object) -> None:
-        """Write a line to the log of the run; it is durable when this returns.
+        """Write a line to the log of the run; the line is durable when this returns.
 
         Raises:
             InvalidArgument: `text` is not text, or a fact cannot be stored.
@@ -426,16 +423,15 @@ class Run:
         """
         refuse_other_text("the text to log", text)
         self._count += 1
-        trace = self._activation.trace  # an execution that was released does not count as an attempt
+        trace = self._activation.trace  # a released execution does not count as an attempt
         key = f"{trace.dispatch_id}/{trace.session_id}/{self._count}"
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Add to the usage of the run, for budgets and its record; the cost is in millionths of USD.
+        """Add to the usage of the run, which budgets count; the cost is in millionths of a US dollar.
 
-        Call it within a step: the usage is then stored with the result of the step, and counts only once.
-        Outside steps, and in a step that fails, the usage is counted when the execution ends, once for each
-        execution.
+        Call this method within a step: the usage is then stored with the result of the step, and counts only
+        once. Usage that is reported outside steps, or in a step that fails, counts once for each execution.
 
         Raises:
             InvalidArgument: A number is not an integer, or is negative.
@@ -510,7 +506,7 @@ class Run:
         raise AssertionError("a step needs at least one attempt")
 
     async def _keep_spending(self) -> None:
-        """Store the usage of a failed execution outside its steps; it counts once even if a reply is lost."""
+        """Store the usage of a failed execution outside its steps; a repeated write counts only once."""
         used = self._memory.usage.beyond(self._memory.counted)
         if spends := self._control.spends(used):
             trace = self._activation.trace
@@ -520,7 +516,7 @@ class Run:
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
     ) -> None:
-        """Append an event to the run's log; the store refuses it if another worker owns the run."""
+        """Append an event to the run's log; the store rejects the event if another worker owns the run."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
             event_kind=kind,
@@ -529,13 +525,13 @@ class Run:
             visibility=EventVisibility.INTERNAL,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{kind}/{self.id}/{key}"),
         )
-        await self._control.store_output()  # store the text that was streamed before this event first
+        await self._control.store_output()  # store the earlier streamed text first
         commit = ThreadCommit(thread_id=self.thread_id, events=(draft,), spends=spends)
         await self._control.coordinator.commit(commit)
 
 
 class FunctionExecutor(RunDispatchExecutor):
-    """Runs a coroutine for each run and returns its result as the answer."""
+    """Executes each run by calling a coroutine function, whose result becomes the answer."""
 
     def __init__(self, function: Function, stores: RunStores, timer: Timer) -> None:
         self._function = function
@@ -543,7 +539,7 @@ class FunctionExecutor(RunDispatchExecutor):
         self._timer = timer
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return True, because a function can wait between steps until its claim is renewed."""
+        """Return True, because a function can pause between steps until its claim is renewed."""
         return True
 
     def commits_steps(self, thread_id: str) -> bool:
@@ -551,11 +547,11 @@ class FunctionExecutor(RunDispatchExecutor):
         return False
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Call the function and return its result; a waiting run starts again later.
+        """Call the function and return its result; if the run must wait, the function is called again later.
 
         Raises:
             InvalidActivation: The run does not come from a mailbox.
-            Exception: Any error of the function.
+            Exception: Any error that the function raises.
         """
         control = activation.control
         if not isinstance(control, RunControl) or activation.run_id is None:
@@ -602,9 +598,9 @@ class FunctionExecutor(RunDispatchExecutor):
         """Return the original request of the run, and the results of its earlier executions."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
         run, is_streamed, used = control.run, False, Usage()
-        if run is not None and run.session_id != activation.trace.session_id:  # the run has started before
+        if run is not None and run.session_id != activation.trace.session_id:  # the run was started before
             steps, used, is_streamed = await self._steps(run_id)
-            used = used.beyond(run.usage)  # by executions that were interrupted
+            used = used.beyond(run.usage)  # add the usage of interrupted executions
             ids = run.input.trigger_message_ids if run.input is not None else ()
             records = await control.threads.load_message_records(run.thread_id, ids)
             activation = replace(activation, messages=tuple(record.message for record in records))
@@ -616,7 +612,7 @@ class FunctionExecutor(RunDispatchExecutor):
         memory = _Memory(
             steps=steps,
             is_streamed=is_streamed,
-            # The first answer to a question counts.
+            # The first answer to a question is used.
             answers=answers,
             waited={} if waiting is None else {ticket.tool_call_id: ticket for ticket in waiting.tickets},
             usage=used,
@@ -625,7 +621,7 @@ class FunctionExecutor(RunDispatchExecutor):
         return activation, memory
 
     async def _steps(self, run_id: str) -> tuple[dict[str, Json], Usage, bool]:
-        """Return the results of a run's steps, their usage, and whether the run has streamed anything."""
+        """Return the results of a run's steps, their usage, and whether the run has streamed text."""
         scope, after = EventScope.run(run_id).key, 0
         steps: dict[str, Json] = {}
         used = Usage()
@@ -644,9 +640,9 @@ class FunctionExecutor(RunDispatchExecutor):
 
 
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Call a function on a thread, and return its result.
+    """Call a function in a thread, and return its result.
 
-    A cancelled caller still waits until the function has ended, because threads cannot be stopped.
+    A cancelled caller still waits until the function returns, because a thread cannot be stopped.
     """
     call = partial(copy_context().run, function, *args, **kwargs)
     done = unreported(asyncio.get_running_loop().run_in_executor(None, call))
@@ -658,11 +654,10 @@ async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs:
 
 
 def _suspension(raised: BaseException) -> Suspended:
-    """Return the suspension that a function raised, or the first one if a task group raised several.
+    """Return the suspension that a function raised; if a task group raised several, return the first.
 
     Raises:
-        BaseException: An error that was raised together with the suspension. Several errors are raised as a
-            group.
+        BaseException: An error that was raised together with the suspension; several errors form a group.
     """
     if isinstance(raised, Suspended):
         return raised
@@ -689,7 +684,7 @@ _REASONS: Final = {ASK: WaitingReason.USER_INPUT, SLEEP: WaitingReason.EXTERNAL_
 def _refuse_other_options(
     name: object, function: object, attempts: int, delay: timedelta, returns: Any
 ) -> None:
-    """Refuse invalid options of a step, before its function is called."""
+    """Reject invalid options of a step before its function is called."""
     if not callable(function):
         raise InvalidArgument(
             f"the function for step {name!r} must be callable, not {type(function).__name__}",
@@ -713,7 +708,7 @@ def _refuse_other_options(
 
 
 def _in_range(instant: int, given: timedelta) -> int:
-    """Return a time unchanged if it is in the range of calendar dates.
+    """Return a time unchanged if it is within the range of calendar dates.
 
     Raises:
         InvalidArgument: The time is after the year 9999.

@@ -1,4 +1,4 @@
-"""The library's schedules, which enqueue runs repeatedly; all processes together enqueue each tick once."""
+"""The schedules of the library, which enqueue runs repeatedly; all processes enqueue each tick once."""
 
 from collections.abc import Callable
 from typing import Final
@@ -21,11 +21,11 @@ from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import Transaction
 
 RUN: Final = "run"
-"""The kind under which these schedules are stored."""
+"""The kind under which the library's schedules are stored."""
 
 
 class _Submission(msgspec.Struct, frozen=True):
-    """The work that each tick enqueues."""
+    """The work that a schedule enqueues at each tick."""
 
     thread: str
     content: Json
@@ -56,22 +56,22 @@ class RunTarget(Target):
         self._queue = queue
 
     async def submit(self, firing: Firing) -> str:
-        """Enqueue the run of a tick; its id is derived from the tick."""
+        """Enqueue the run of a tick; the run id is derived from the tick."""
         submission = msgspec.convert(firing.schedule.payload, _Submission)
         await self._queue.submit_background(submission.request(firing.key), first=firing.joined(firing.key))
         return firing.key
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return whether the run of an earlier tick is queued, active or due for a retry."""
+        """Return whether the run of an earlier tick is queued, active or waiting for a retry."""
         run = tx.runs.threads.load_run(made)
         return run is not None and run.status is not RunStatus.DONE
 
 
 class RunSchedules:
-    """The schedules of a program: `mailbox.schedules`."""
+    """The schedules of a program, available as `mailbox.schedules`."""
 
     def __init__(self, queue: Queue, stores: RunStores, handle: Callable[[str, str], RunHandle]) -> None:
-        """Store the parts; `handle` creates a run handle from a thread id and a run id."""
+        """Create the schedules of a mailbox; `handle` creates a handle from a thread id and a run id."""
         self.kept = Schedules(stores.store, {RUN: RunTarget(queue)})
         self._handle = handle
 
@@ -95,14 +95,14 @@ class RunSchedules:
         interruptions: int | None = None,
         replaces: bool = False,
     ) -> Schedule:
-        """Enqueue `content` on a thread repeatedly; durable when this returns.
+        """Enqueue `content` on a thread repeatedly; the schedule is durable when this returns.
 
         `cron` is an expression of five fields, evaluated in the time zone `zone`; alternatively, `every` is
         the interval between ticks. `missed` decides what happens to ticks that were due while no process was
-        running: `skip` them, enqueue `once` for all of them, or enqueue `all`, up to the last 100. While the
-        last run is open, a tick is skipped if `overlap` is `skip`; otherwise its run waits for its turn.
-        `jitter` is the maximum random delay of each tick. A repeated call has no effect, so a program can
-        make the call at each start. With `replaces`, a different schedule of this name is replaced.
+        running: `skip` them, enqueue `once` for all of them, or enqueue `all`, up to the last 100. If the
+        previous run is still open, `overlap` decides whether to `skip` the tick or to queue its run. `jitter`
+        is the maximum random delay of each tick. Repeating a call has no effect, so a program can make the
+        call at each start. With `replaces`, a different schedule of this name is replaced.
 
         Raises:
             InvalidSchedule, InvalidArgument, InvalidSubmission: The schedule cannot be stored, or its work
@@ -130,7 +130,7 @@ class RunSchedules:
             attempts=attempts,
             interruptions=interruptions,
         )
-        # Refuse work that could not be enqueued when a tick is due.
+        # Reject work that could not be enqueued when a tick is due.
         request = submission.request("schedule")
         refuse_bad_delivery(request)
         validate_run_inputs(request.thread_id, request.messages, allow_empty=False, new_id=lambda: "")
@@ -156,7 +156,7 @@ class RunSchedules:
         return schedules
 
     async def pause(self, name: str) -> Schedule:
-        """Pause a schedule: it enqueues nothing until `resume`.
+        """Pause a schedule, so that it enqueues nothing until `resume`.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -164,7 +164,7 @@ class RunSchedules:
         return await self.kept.pause(RUN, _text(name))
 
     async def resume(self, name: str) -> Schedule:
-        """Resume with the next tick; ticks that were due during the pause are skipped.
+        """Resume a paused schedule with its next tick; ticks that were due during the pause are skipped.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -172,7 +172,7 @@ class RunSchedules:
         return await self.kept.resume(RUN, _text(name))
 
     async def trigger(self, name: str) -> RunHandle:
-        """Enqueue one run now, even if the schedule is paused; return its handle. The ticks stay the same.
+        """Enqueue one run now, even if the schedule is paused, and return its handle.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.

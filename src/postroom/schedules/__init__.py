@@ -1,4 +1,4 @@
-"""Schedules: the times at which they are due (ticks), and the submission of their work.
+"""Schedules: when they are due (ticks), and how their work is submitted.
 
 The package depends only on contracts.
 """

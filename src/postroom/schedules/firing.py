@@ -1,11 +1,11 @@
-"""Stores schedules, and submits the work of ticks that are due; only the fastest worker submits a tick.
+"""Stores schedules, and submits the work of due ticks; if several workers try a tick, only one submits it.
 
     hint, or the time of a tick ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
                                                     └─▶ skipped or failed: advanced, and the reason is stored
 
-Any number of workers may serve one database. No worker scans all schedules: each one sleeps until the first
-schedule is due. A worker also checks again at intervals, because a notification may be lost, or a clock may
-be changed.
+Any number of workers may use one database. A worker does not scan all schedules: it sleeps until the first
+schedule is due. A worker also checks at intervals, because a notification may be lost, or the clock may be
+changed.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""Maximum time until a worker notices a change whose notification was lost, or a changed clock."""
+"""Maximum time until a worker notices a changed clock, or a change whose notification was lost."""
 AFTER_FAILURE: Final = timedelta(milliseconds=500)
-"""Pause before the store is used again after a failure."""
+"""How long a worker waits after a failure of the store."""
 AT_ONCE: Final = 64
-"""Number of schedules that are read and submitted together; the store commits them together."""
+"""Number of schedules that a worker reads and submits at a time; the store commits them together."""
 MAX_NAME_LENGTH: Final = 200
 MAX_LISTED: Final = 1_000
 _MAX_ERROR_LENGTH: Final = 500
@@ -51,28 +51,29 @@ C = TypeVar("C", bound=StrEnum)
 
 
 class NotDue(Exception):
-    """The schedule is no longer due, because another worker was faster or the schedule was changed."""
+    """Raised if a schedule is not due now, because another worker was faster or the schedule changed."""
 
 
 class StillOpen(Exception):
-    """The run of the last tick is still open, and the overlap policy does not queue another run."""
+    """Raised if the previous run is still open, and the overlap policy does not allow a second run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """One submission for a schedule; both of its steps run in the transaction that submits the work."""
+    """One submission of a schedule's work; its two steps run in the transaction of the submission."""
 
     schedule: Schedule
     key: str
-    """The key of this submission; all workers that try to submit the same tick use the same key."""
+    """The key of the submission; all workers that try to submit a tick use the same key for it."""
     lock: str
     begin: Callable[[Transaction], None]
-    """First step: runs under the lock, before anything is written; raises if nothing may be submitted."""
+    """The first step, which runs under the lock before anything is written; raises to prevent the submission.
+    """
     done: Callable[[Transaction, str], None]
-    """Second step: called with the submission's id; advances the schedule to its next tick."""
+    """The second step, which gets the submission's id and advances the schedule to its next tick."""
 
     def joined(self, made: str) -> Joined:
-        """Combine both steps into one change, for a target that knows the submission's id in advance."""
+        """Combine both steps into one change, if the target knows the submission's id in advance."""
 
         def change(tx: Transaction) -> None:
             self.begin(tx)
@@ -82,14 +83,14 @@ class Firing:
 
 
 class Target(Protocol):
-    """Submits the work of schedules of one kind."""
+    """Submits the work of all schedules of one kind."""
 
     async def submit(self, firing: Firing) -> str:
         """Submit the work and run both steps of `firing` in one transaction; return the submission's id."""
         ...
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return whether an earlier submission is still open."""
+        """Return whether an earlier submission of a schedule is still open."""
         ...
 
 
@@ -105,7 +106,7 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     overlap: Overlap | str,
     jitter: Duration,
 ) -> Schedule:
-    """Return a schedule with these properties, which is not stored yet.
+    """Return a new schedule with these properties, without storing it.
 
     Raises:
         InvalidSchedule: An argument has the wrong type, or there is no policy of that name.
@@ -147,16 +148,16 @@ class Schedules:
     """The schedules of a database, and the worker that submits them."""
 
     def __init__(self, store: SqlStore, targets: Mapping[str, Target]) -> None:
-        """Store the parts; `targets` maps each kind of schedule to the target that submits its work."""
+        """Create the worker; `targets` maps each kind of schedule to the target that submits its work."""
         self._store = store
         self._targets = targets
         self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
-        """Store a schedule under its name; if an equal schedule has this name, it stays unchanged.
+        """Store a schedule under its name; an equal stored schedule stays unchanged.
 
-        The first tick of a new schedule is the next one from now. With `replaces`, a different schedule that
-        has this name is replaced.
+        The first tick of a new schedule is the first one after now. With `replaces`, a different schedule
+        that has this name is replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.
@@ -195,7 +196,7 @@ class Schedules:
         return await self._store.write(change, key=made.lock)
 
     async def named(self, kind: str, name: str) -> Schedule:
-        """Return a schedule.
+        """Return the schedule of a kind with a name.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -208,7 +209,7 @@ class Schedules:
         return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
 
     async def pause(self, kind: str, name: str) -> Schedule:
-        """Pause a schedule: it submits nothing until `resume`. A repeated call has no effect.
+        """Pause a schedule, so that it submits nothing until `resume`. A repeated call has no effect.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -216,9 +217,9 @@ class Schedules:
         return await self._change_schedule(kind, name, lambda tx, known: replace(known, next_at=None))
 
     async def resume(self, kind: str, name: str) -> Schedule:
-        """Resume a schedule at its next tick; ticks that were missed during the pause are not made up for.
+        """Resume a schedule at its next tick; ticks that were missed during the pause are skipped.
 
-        Has no effect on a schedule that is not paused.
+        If the schedule is not paused, nothing changes.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -276,7 +277,7 @@ class Schedules:
                     await news.wait(pause)
 
     async def submit_due(self) -> int:
-        """Submit or skip due ticks in the order of their times; return how many schedules advanced.
+        """Submit or skip due ticks in order of time; return how many schedules advanced to their next tick.
 
         Raises:
             StoreError: The store could not be read, or a due tick could not be written.
@@ -290,7 +291,7 @@ class Schedules:
 
         now, due = await self._store.read(look)
         back_ms = self._clock.set_back_ms(now)
-        if back_ms is None or back_ms:  # the clock may have been set back even before the first check
+        if back_ms is None or back_ms:  # The clock may have been set back before the first check.
             await self._follow_clock(back_ms or 0)
         self._clock.remember(now)
         plans = await asyncio.to_thread(lambda: [_plan(schedule, now) for schedule in due])
@@ -303,7 +304,7 @@ class Schedules:
                 put_off.append(error)
 
         planned = sorted(zip(due, plans, strict=True), key=lambda one: one[0].next_at or 0)
-        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # submits the earliest first
+        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # submit the earliest tick first
             async with asyncio.TaskGroup() as group:
                 for schedule, plan in at_once:
                     group.create_task(move(schedule, plan), name=f"schedule {schedule.name}")
@@ -312,14 +313,14 @@ class Schedules:
         return sum(moved)
 
     async def _follow_clock(self, back_ms: int) -> None:
-        """Move the next ticks of schedules that would otherwise pause because the clock was set back."""
+        """Move the next ticks of schedules that would otherwise pause after the clock was set back."""
 
         def moved(page: list[Schedule], now: int) -> list[tuple[Schedule, int, int]]:
             changes = []
             for schedule in page:
                 try:
                     start, tick = after_set_back(schedule, now, back_ms)
-                except InvalidSchedule:  # its time zone became unknown; it is paused when due
+                except InvalidSchedule:  # its time zone is unknown now; it is paused when due
                     continue
                 if tick != schedule.tick_at:
                     changes.append((schedule, start, tick))
@@ -328,7 +329,7 @@ class Schedules:
         for kind in self._targets:
             page = await self.listed(kind)
             while page:
-                now = self._store.clock.now()  # read after the list, so that nothing in the list is newer
+                now = self._store.clock.now()  # read after the list, so that no schedule in it is newer
                 due_later = [
                     schedule for schedule in page if schedule.next_at is not None and schedule.next_at > now
                 ]
@@ -347,7 +348,7 @@ class Schedules:
 
     async def _moved_on(self, due: Schedule, plan: Plan | InvalidSchedule) -> bool:
         """Submit or skip a due tick; return False if another worker was faster."""
-        if isinstance(plan, InvalidSchedule):  # its time zone has become unknown, so it has no next tick
+        if isinstance(plan, InvalidSchedule):  # its time zone is unknown now, so it has no next tick
             unfit = plan.describe()
             return await self._store_skip(due, lambda row: _record_error(replace(row, next_at=None), unfit))
         then = plan.then
@@ -365,7 +366,8 @@ class Schedules:
             def done(tx: Transaction, made: str) -> None:
                 tx.schedules.put(_count_submission(tx, _at(_still_due(tx, due), then), made))
 
-            # After a clock was set back, the same time can come again. That is a separate submission.
+            # After the clock was set back, the same tick time can come again. That tick is a separate
+            # submission.
             key = f"schedule-{due.schedule_id}-{due.submitted}-{plan.tick}"
             firing = Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
             await self._targets[due.kind].submit(firing)
@@ -375,7 +377,7 @@ class Schedules:
             return await self._store_skip(due, lambda row: _passed_over(row, then))
         except PostroomError as error:
             if isinstance(error, (StoreError, MailboxClosed)) and not isinstance(error, StoreCorrupt):
-                raise  # the next round retries it
+                raise  # the next round tries again
             _LOG.warning("schedule.not_submitted", kind=due.kind, schedule=due.name, reason=error.describe())
             reason = error.describe()
             return await self._store_skip(due, lambda row: _record_error(_at(row, then), reason))
@@ -386,7 +388,7 @@ class Schedules:
         return True
 
     async def _store_skip(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
-        """Store why a tick is not submitted, and advance; return False if another worker was faster."""
+        """Store why a tick is skipped, and advance; return False if another worker was faster."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(due.lock)
@@ -412,7 +414,7 @@ class Schedules:
 
 
 def _nothing(_: Transaction) -> None:
-    """Do nothing; the step of a firing that has no condition."""
+    """Do nothing; used as the first step of a submission that has no condition."""
 
 
 _SAID: Final = ("cron", "every_ms", "zone", "payload", "missed", "overlap", "jitter_ms")
@@ -466,7 +468,7 @@ def _require_schedule(tx: Transaction, kind: str, name: str) -> Schedule:
 
 
 def _still_due(tx: Transaction, due: Schedule) -> Schedule:
-    """Return the stored schedule if it has not changed since `due` was read.
+    """Return the stored schedule if it has not changed since the caller read `due`.
 
     Raises:
         NotDue: The schedule was advanced, changed, paused or removed.
@@ -487,7 +489,7 @@ def _refuse_name(name: str) -> None:
 
 
 def _chosen(policy: type[C], given: str, argument: str) -> C:
-    """Return the policy that has this name.
+    """Return the policy with this name.
 
     Raises:
         InvalidSchedule: No policy has this name.

@@ -1,9 +1,9 @@
-"""Computes the ticks of a schedule, and decides what to do at each tick. Time zones are read from files.
+"""Computes the ticks of a schedule, and decides what to do at each tick.
 
-A cron expression is evaluated in its time zone, with the same rules as Debian's cron. If a clock change skips
-a local time, its tick is due at the first minute after the change. If a clock change repeats a local time,
-its tick is due only the first time. An expression whose minute or hour begins with `*` follows the elapsed
-time, so its ticks are neither skipped nor repeated.
+A cron expression is evaluated in its time zone, by the rules of Debian's cron; time zones are read from
+files. If a clock change skips a local time, its tick is due at the first minute after the change. If a clock
+change repeats a local time, its tick is due only the first time. An expression whose minute or hour begins
+with `*` follows the elapsed time, so its ticks are neither skipped nor repeated.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
 LATE: Final = timedelta(minutes=1)
-"""With the policy `skip`, a tick counts as missed if it would be submitted later than this."""
+"""The policy `skip` skips a tick that would be submitted later than this after its time."""
 MAX_MISSED: Final = 100
-"""With the policy `all`, the maximum number of missed ticks, the latest ones, that are submitted later."""
+"""The policy `all` submits at most this number of missed ticks, namely the latest ones."""
 MIN_INTERVAL: Final = timedelta(seconds=1)
 """The shortest interval that a schedule may have."""
 KEPT_SILENT: Final = timedelta(hours=3)
-"""Largest set-back of the clock after which ticks at fixed times of a cron expression are not repeated."""
+"""After the clock was set back by at most this much, fixed times of a cron expression do not fire again."""
 _MAX_INTERVAL: Final = timedelta(days=3660)
 _MAX_LINE_LENGTH: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
 _LOOKED_AT: Final = 50
-"""Number of ticks that are examined to check that the jitter fits between them."""
+"""Number of ticks that are examined to check that the jitter is shorter than the time between ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decision about a due schedule."""
+    """The decision what to do about a due schedule."""
 
     tick: int
     submits: bool
-    """Whether this tick is submitted; otherwise it is skipped."""
+    """Whether to submit this tick; otherwise it is skipped."""
     then: int
     """The next tick."""
 
@@ -78,7 +78,7 @@ def next_tick(schedule: Schedule, after: int) -> int:
         start, every = schedule.starts_at, schedule.every_ms
         return start + (max(after - start, 0) // every + 1) * every
     for tick in _cron(schedule, after):
-        if tick > after:  # after clocks are set back, local times repeat
+        if tick > after:  # When clocks are set back, local times repeat.
             return tick
     raise InvalidSchedule(
         f"{schedule.cron!r} never fires",
@@ -88,14 +88,14 @@ def next_tick(schedule: Schedule, after: int) -> int:
 
 
 def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int]:
-    """Return a schedule's start and next tick, both unchanged unless the clock was set back.
+    """Return the start and the next tick of a schedule; both are unchanged unless the clock was set back.
 
-    An interval schedule continues, with its next tick at most one interval away: its ticks move by `back_ms`.
-    If the set-back was not measured, `back_ms` is 0 and the ticks move only as far as necessary. Differences
-    under `SET_BACK_MS` are then ignored, because the clocks of two servers always differ a little. A cron
+    The next tick of an interval schedule is at most one interval away: its ticks move by `back_ms`. If the
+    set-back was not measured, `back_ms` is 0 and the ticks move only as far as necessary; differences under
+    `SET_BACK_MS` are then ignored, because the clocks of two servers always differ a little. A cron
     expression with `*` as its minute or hour continues with its first tick after `now`. Any other cron
-    expression keeps its next tick and repeats no tick. If this would leave out a tick that is more than 3
-    hours away, it also continues with its first tick after `now`.
+    expression keeps its next tick, and repeats no tick. However, if the schedule would then skip a tick that
+    is more than 3 hours after `now`, it continues with its first tick after `now`.
 
     Raises:
         InvalidSchedule: The time zone is unknown.
@@ -113,7 +113,7 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
 
 
 def due_at(schedule: Schedule, tick: int) -> int:
-    """Return when a tick is submitted: its time plus its jitter, which is the same in each call."""
+    """Return when a tick is submitted: the tick plus its jitter, which is the same in each call."""
     if not schedule.jitter_ms:
         return tick
     digest = hashlib.blake2b(f"{schedule.schedule_id}/{tick}".encode(), digest_size=8).digest()
@@ -160,20 +160,20 @@ def _closest(schedule: Schedule, first: int) -> int:
     while len(ticks) < _LOOKED_AT:
         try:
             ticks.append(next_tick(schedule, ticks[-1]))
-        except InvalidSchedule:  # it fires rarely, for example on each 29 February
+        except InvalidSchedule:  # it fires rarely, for example only on 29 February
             break
     return min((b - a for a, b in pairwise(ticks)), default=milliseconds(_MAX_INTERVAL))
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:
-    """Yield the ticks up to a time, latest first; for an interval, they never end."""
+    """Yield the ticks up to a time, latest first; an interval schedule yields them without end."""
     if schedule.every_ms is not None:
         tick = next_tick(schedule, now) - schedule.every_ms
         while True:
             yield tick
             tick -= schedule.every_ms
     last = now + 1
-    # Start two hours later, because local times repeat after clocks are set back.
+    # Start two hours later, because local times repeat when clocks are set back.
     for tick in _cron(schedule, now + milliseconds(timedelta(hours=2)), reverse=True):
         if tick < last:
             yield tick
@@ -183,7 +183,7 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
     """Yield the ticks of a cron expression after or before a time.
 
-    Some of them may lie up to an hour on the other side of this time.
+    Some of the ticks may lie up to an hour on the other side of that time.
     """
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _MAX_LINE_LENGTH:
@@ -205,14 +205,15 @@ def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[i
     """Yield ticks according to the local clock, in seconds since the epoch."""
     for tick in _local_ticks(line, start + _offset(zone, start), reverse):
         first, second = (int(tick.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
-        # If clocks are set ahead, the later offset gives the earlier time, and the change lies in between.
+        # If clocks are set ahead, the later offset results in the earlier time, and the change lies in
+        # between.
         yield first if first <= second else _change(zone, second, first)
 
 
 def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield ticks by elapsed time, in seconds since the epoch, with one offset up to each clock change.
+    """Yield the ticks by elapsed time, in seconds since the epoch, with one offset between clock changes.
 
-    The time zone support of the cron library is not used, because some clock changes made it loop endlessly.
+    The cron library's own time zone support is not used, because it looped endlessly at some clock changes.
     """
     begin, known_number, offset = start, start, _offset(zone, start)
     while True:
@@ -248,7 +249,7 @@ def _offset(zone: ZoneInfo, moment: int) -> int:
 
 
 def _change(zone: ZoneInfo, before: int, behind: int) -> int:
-    """Return when the offset first differs from that at `before`; at `behind`, it must already differ."""
+    """Return when the offset first differs from that at `before`; it must differ at `behind`."""
     offset = _offset(zone, before)
     while behind - before > 1:
         middle = (before + behind) // 2
