@@ -1,4 +1,4 @@
-"""Finds the command that adds an optional extra of the distribution to this installation."""
+"""Finds the command that adds an optional extra of postroom to this installation."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
 
     In a clone of the repository, the command is `make extra`. Elsewhere, the command reinstalls postroom from
-    the source of this installation: a folder, a file, a repository or the package index.
+    where it was installed: a folder, a file, a repository or the package index.
     """
     try:
         text = metadata.distribution("postroom").read_text("direct_url.json")
@@ -24,6 +24,6 @@ def install_command(extra: str) -> str:
     if kind := source.get("vcs_info", {}).get("vcs"):
         url = f"{kind}+{url}"
     wanted = f"'postroom[{extra}]{f' @ {url}' if url else ''}'"
-    if find_spec("pip") is None:  # as in the environments that uv creates
+    if find_spec("pip") is None:  # as in environments that uv creates
         return f"run `uv pip install --python {sys.executable} {wanted}`"
     return f"run `{sys.executable} -m pip install {wanted}`"

@@ -311,7 +311,7 @@ def tsvector(message: Message) -> str:
     place, size = 1, 0
     for field, text in texts.items():
         weight = _WEIGHTS[field]
-        # this runs many times for each message, so it makes as few calls as possible
+        # this runs often for each message, so it makes as few calls as possible
         for word in folded(text):
             lexeme = word if len(word) <= _MAX_WORD_LENGTH else word[:_MAX_WORD_LENGTH]
             found_place = places.get(lexeme)
@@ -373,14 +373,14 @@ def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
 _NEWEST: Final = 2**62
 _PAGE: Final = 1_000
 FEW: Final = 50_000
-"""Maximum number of a project's messages whose ids are collected before a search on SQLite, whose index
+"""Maximum number of messages in a project whose ids are collected before a search on SQLite, where the index
 covers all projects.
 """
 _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
 def add(tx: SqlTransaction, message: Message) -> None:
-    """Index a new message; only on PostgreSQL."""
+    """Index a new message, on PostgreSQL only."""
     values = {
         "message_id": message.id,
         "project_id": message.project_id,
@@ -392,7 +392,7 @@ def add(tx: SqlTransaction, message: Message) -> None:
 
 
 def fill(tx: SqlTransaction) -> None:
-    """Index all messages of a store that was just filled; on SQLite, the writer does this."""
+    """Index all messages of a store that was just filled; on SQLite, the writer does this later."""
     if tx.dialect == "sqlite":
         return
     tx.one("mail.go_on_counting")
@@ -403,7 +403,7 @@ def fill(tx: SqlTransaction) -> None:
 
 
 def add_words(tx: SqlTransaction, after: int) -> int:
-    """Index the words of the next messages after an id; return the id of the last one, or 0 at the end."""
+    """Index the words of the next messages after an id; return the last indexed id, or 0 at the end."""
     rows = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
     for row in rows:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
@@ -411,9 +411,9 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 
 
 def add_threads(tx: SqlTransaction) -> None:
-    """Index the threads of all messages; only on PostgreSQL.
+    """Index the threads of all messages, on PostgreSQL only.
 
-    A single statement does this, because a row becomes slower with each change by the same transaction.
+    One statement does this, because a row gets slower with each change by the same transaction.
     """
     tx.run("mail.index_threads")
 
@@ -421,7 +421,7 @@ def add_threads(tx: SqlTransaction) -> None:
 def move(tx: SqlTransaction, source: int, target: int) -> None:
     """Move the index entries of a project's messages to another project.
 
-    On SQLite, nothing is done, because the message row has the project.
+    On SQLite, nothing must be moved, because the row of a message has the project.
     """
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (rows := tx.all("mail.project_messages", {**values, "after": after})):
@@ -438,7 +438,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
 def find(
     tx: SqlTransaction, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
 ) -> list[SearchHit]:
-    """Return the messages that match; see `RecordReads.search`."""
+    """Return the messages that match a query, as `RecordReads.search` describes."""
     values: dict[str, object] = {
         "limit": limit,
         "below": cursor or _NEWEST,
@@ -461,16 +461,16 @@ def find(
 
 
 def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
-    """Return the newest messages that a search may have missed; see `RecordReads.partly_searched`."""
+    """Return the newest messages that a search may have missed, as for `RecordReads.partly_searched`."""
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
-    """Return the id range of a project's messages below an id, and the project if it has few messages.
+    """Return the range of a project's message ids below an id; for few messages, also the project.
 
-    Without the range, FTS5 would examine each message of all other projects for a word that is common there.
+    Without the range, FTS5 would examine every message of the other projects for a word that is common there.
     FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second one.
     """
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
