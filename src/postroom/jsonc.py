@@ -42,7 +42,7 @@ class Node:
     start: int
     end: int
     inside: "tuple[tuple[Child, ...], int] | None" = None
-    """The parsed content of the brackets, which `children` and `tail` return; None before it is parsed."""
+    """The parsed content of the brackets, which `children` and `tail` return, or None before it is parsed."""
     plain: object = None
     """The Python value, if the value has no brackets or was not parsed in detail."""
     source: str = field(default="", repr=False)
@@ -95,7 +95,7 @@ class Child:
     start: int
     node: Node
     comma: int | None
-    """The position of the comma after the child; None if there is none."""
+    """The position of the comma after the child, or None if there is none."""
 
     @property
     def end(self) -> int:
@@ -106,7 +106,7 @@ class Child:
 # Cached, because one change parses a text repeatedly, and some texts have millions of characters.
 @lru_cache(maxsize=2)
 def read(text: str) -> Node | None:
-    """Return the document in a text; None if the text has only whitespace and comments.
+    """Return the document in a text, or None if the text has only whitespace and comments.
 
     Raises:
         NotJson: The text is not JSON, even with comments and trailing commas.

@@ -71,7 +71,7 @@ _CLASSES = {
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
 """Tags whose content scrolls, because it may be wider than the page.
 
-They need the keyboard focus for people without a pointing device.
+Scrolling tags need the keyboard focus for people without a pointing device.
 """
 _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")

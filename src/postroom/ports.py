@@ -46,9 +46,9 @@ class RunEffects:
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows for a run that has ended or waits, in the change that stores this state.
 
-        The hook is called after the run's rows were written, under the lock of its thread. It may be called
-        again for the same run, and must then leave existing rows unchanged. `accept` delivers messages to
-        other threads; if it is None, such messages must be found later.
+        The hook is called after the run's rows were written, under the lock of its thread. The hook may be
+        called again for the same run, and must then leave existing rows unchanged. `accept` delivers messages
+        to other threads; if it is None, such messages must be found later.
 
         Raises:
             ThreadsNeeded: Other threads must be locked first; the change is then made again.
@@ -132,15 +132,15 @@ class RunControl:
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
     """Returns the amounts that a commit must add to budgets for the usage of a step."""
     beginning: object | None = None
-    """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
+    """The result of `RunEffects.begin` for this execution, or None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, as it was when the run got its messages; None if it is not a mail agent."""
+    """The agent of the run, as it was when the run got its messages, or None if it is not a mail agent."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
     """If set, the run sees only its own messages and these messages of its thread."""
     files: RunFiles | None = None
-    """The files of the run's messages, to which the run can add files; None without file support."""
+    """The files of the run's messages, to which the run can add files, or None without file support."""
 
     def shows(self, message: Message) -> bool:
         """Return whether the run sees a message of its thread, which it does unless it was rolled back."""
@@ -149,7 +149,7 @@ class RunControl:
 
 
 def claim_of(activation: RunActivation) -> Claim | None:
-    """Return the claim that the writes of an execution present; None if no mailbox started it."""
+    """Return the claim that the writes of an execution present, or None if no mailbox started it."""
     return activation.control.claim if isinstance(activation.control, RunControl) else None
 
 
@@ -174,7 +174,7 @@ class ChatOutbox(Protocol):
 
         Later, the message is either delivered or reported as lost.
 
-        Its files are sent after the message. If a file cannot be sent there, the chat gets a notice.
+        The files of a message are sent after it. If a file cannot be sent there, the chat gets a notice.
 
         A repeated call does not deliver the message twice. With `keeps_quiet`, the delivery waits for the end
         of the chat's quiet hours.

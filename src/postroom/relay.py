@@ -5,8 +5,9 @@
                         or waiting for a batch              └─▶ retried later, or a dead letter
 
 A handler that exceeds its lease is cancelled, although the effect may already have been performed. After an
-exception, the effect is retried. Neither delays other targets. If a process dies, its claims remain until
-their leases expire or, if it is the only process, until the next start. Repeated effects are marked as such.
+exception, the effect is retried. A slow or failing effect does not delay other targets. If a process dies,
+its claims remain until their leases expire or, if it is the only process, until the next start. Repeated
+effects are marked as such.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class NotPerformed:
     untried: bool = False
     """Whether the effect was not tried, because other effects come first.
 
-    If so, no attempt is counted, and the effect is tried after `not_before_ms`.
+    For an untried effect, no attempt is counted, and the effect is tried after `not_before_ms`.
     """
     also: Joined | None = None
 

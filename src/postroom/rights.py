@@ -21,7 +21,7 @@ class Denied:
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return the obstacle to accessing a file; None if there is none, or it cannot be examined.
+    """Return the obstacle to accessing a file, or None if there is none, or it cannot be examined.
 
     `wanted` is `os.R_OK`, `os.W_OK` or both, and `os.X_OK` if the file must be a folder. For a missing file,
     its folder must permit its creation. This call blocks.

@@ -104,7 +104,7 @@ def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
 
 
 def extra_of(kind: inspect.Type, name: str) -> Any:
-    """Return an entry of a field's `Meta(extra=...)`; None if there is none."""
+    """Return an entry of a field's `Meta(extra=...)`, or None if there is none."""
     return (
         kind.extra.get(name) if isinstance(kind := required(kind), inspect.Metadata) and kind.extra else None
     )

@@ -252,7 +252,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run; None if no id was chosen yet."""
+        """The id of the run, or None if no id was chosen yet."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":

@@ -62,7 +62,7 @@ class ClockWatch:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return how many milliseconds the clock was set back since `remember`; 0 if it was not.
+        """Return how many milliseconds the clock was set back since `remember`, or 0 if it was not.
 
         Return None if `remember` was not called before.
         """
@@ -213,7 +213,7 @@ def duration_of(value: object) -> timedelta:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return the duration that a text denotes, in English units or ISO 8601; None for any other text.
+    """Return the duration that a text denotes, in English units or ISO 8601, or None for any other text.
 
     Months (30 days) and years (365 days) are accepted only in ISO 8601. A text that repeats a unit is
     rejected.

@@ -132,7 +132,7 @@ class NameTaken(InputError):
 
 
 class ToolNotListed(InputError):
-    """The tool is not available at this URL; `details` contains a URL at which it is."""
+    """The tool is not available at this URL; `details` contains a URL that has the tool."""
 
     code = "tool_not_listed"
 
@@ -639,7 +639,8 @@ class RunFailure(PostroomError):
     def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
         super().__init__(message, **facts)  # type: ignore[arg-type]
         self.retry_after_ms = retry_after_ms
-        """How long the called service asked its callers to wait, in milliseconds; None if it did not ask."""
+        """How long the called service asked its callers to wait, in milliseconds, or None if it did not ask.
+        """
 
 
 class ExecutorFailed(RunFailure):

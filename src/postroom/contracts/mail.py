@@ -6,8 +6,8 @@ a record are allowed, and table constraints enforce the invariants.
 The timeline of a project contains the events of a time span that includes its start and excludes its end. The
 log of a project contains its events in order, numbered from 1 without gaps. The store writes an entry in the
 transaction of the change that the entry reports, so neither exists without the other. An entry refers to
-records only by their ids. It contains no subject, text, reason or question, so the log cannot reveal the
-content of recalled messages.
+records only by their ids. An entry contains no subject, text, reason or question, so the log cannot reveal
+the content of recalled messages.
 
 An event that concerns agents of two projects is written to the logs of both.
 
@@ -57,7 +57,7 @@ class Agent(Record, frozen=True, kw_only=True):
     retired_at: int | None = None
     token_hash: str | None = None
     inbox_seq: int = 0
-    """The newest sequence number in this agent's inbox; 0 if the inbox is empty."""
+    """The newest sequence number in this agent's inbox, or 0 if the inbox is empty."""
     inbox_floor: int = 0
     """The highest sequence number of the inbox entries that were deleted."""
     runs_at_once: int = 1
@@ -82,7 +82,7 @@ class Message(Record, frozen=True, kw_only=True):
     reply_to: int | None = None
     recalled_at: int | None = None
     check_value: int | None = None
-    """The check value of subject, text and topic at the time of writing; None if none was stored."""
+    """The check value of subject, text and topic at the time of writing, or None if none was stored."""
 
 
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
@@ -114,7 +114,7 @@ class Recipient(Record, frozen=True, kw_only=True):
     project_slug: str
     kind: RecipientKind
     seq: int = 0
-    """The number of the message in the recipient's inbox; 0 in the result for the sender."""
+    """The number of the message in the recipient's inbox, or 0 in the result for the sender."""
     read_at: int | None = None
     acked_at: int | None = None
     announced_at: int | None = None
@@ -128,7 +128,7 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
     project: Project
     agent: Agent
     runner: str | None
-    """The runner as JSON; None if postroom does not run the agent."""
+    """The runner as JSON, or None if postroom does not run the agent."""
     has_notes: bool = False
     """Whether the project has any notes, active or not."""
 
@@ -143,13 +143,13 @@ class Received(Record, frozen=True, kw_only=True):
     read_at: int | None
     recalled_at: int | None
     run_id: str | None
-    """The agent's newest run that received the message; None if no run received it."""
+    """The agent's newest run that received the message, or None if no run received it."""
     delivered_at: int | None
     """When the run received the message."""
     ended_at: int | None
-    """When the run ended; None if it has not ended."""
+    """When the run ended, or None if it has not ended."""
     answer_of: str | None
-    """The run whose answer is this message; None if an agent or a person wrote the message."""
+    """The run whose answer is this message, or None if an agent or a person wrote the message."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
@@ -347,7 +347,7 @@ class ProjectSize(Record, frozen=True, kw_only=True):
 
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""The outcome of an attempt; "" while it is active. `cut_off` means that its server stopped or its lease
+"""The outcome of an attempt, or "" while it is active. `cut_off` means that its server stopped or its lease
 ended.
 """
 

@@ -99,7 +99,7 @@ class EffectPerformer(Protocol):
     """Performs effects in this process; effects for which it has capacity are stored as claimed."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return how long a new effect is claimed, in milliseconds; None if the effect is not claimed.
+        """Return how long a new effect is claimed, in milliseconds, or None if the effect is not claimed.
 
         This method is thread-safe.
         """

@@ -71,7 +71,7 @@ class PushSubscription(Record, frozen=True, kw_only=True):
     seen_at: int
     """The time up to which questions and failures were checked for notifications."""
     delivered_at: int | None = None
-    """When the push service last accepted a notification; None before the first one."""
+    """When the push service last accepted a notification, or None before the first one."""
     error: str = ""
     """Why the last notification was not accepted; empty if it was accepted."""
 
@@ -84,4 +84,4 @@ class PushNotice(Record, frozen=True, kw_only=True):
     """`question/<run>/<number>`, `failed/<run>`, or `more` for everything that exceeds the maximum."""
     created_at: int
     closed_at: int | None = None
-    """When the item no longer needed a person; None while a person is needed."""
+    """When the item no longer needed a person, or None while a person is needed."""

@@ -141,8 +141,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
 
     `queues` is a new dispatch for the thread, on which at most `queue_cap` dispatches may then be queued.
     With `claimed_by`, the commit also claims this dispatch, even if it is not due, like
-    `DispatchStore.claim_dispatch`. Such a commit is refused if another dispatch of the thread is claimed, or
-    if a run of the thread waits for an answer.
+    `DispatchStore.claim_dispatch`. With `claimed_by`, the commit is refused if another dispatch of the thread
+    is claimed, or if a run of the thread waits for an answer.
     """
 
     thread_id: str

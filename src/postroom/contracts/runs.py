@@ -141,7 +141,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     reason: str = ""
     updated_at: int = 0
     expires_at: int | None = None
-    """The time until which an answer is accepted; None if there is no limit."""
+    """The time until which an answer is accepted, or None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
@@ -156,7 +156,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> int | None:
-        """When the run stops waiting for an answer; None if it waits without a limit."""
+        """When the run stops waiting for an answer, or None if it waits without a limit."""
         return self.expires_at if self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO) else None
 
     def is_over(self, now: int) -> bool:
@@ -254,7 +254,7 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return by how much each amount exceeds that of `other`; 0 if it does not."""
+        """Return by how much each amount exceeds that of `other`, or 0 if it does not."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),

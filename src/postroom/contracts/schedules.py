@@ -60,7 +60,7 @@ class Schedule:
     tick_at: int
     """The next tick."""
     next_at: int | None
-    """When work is submitted next; None while the schedule is paused."""
+    """When work is submitted next, or None while the schedule is paused."""
     submitted: int = 0
     """Number of submissions."""
     passed_over: int = 0
@@ -69,7 +69,7 @@ class Schedule:
     last_id: str | None = None
     """The id of the run or message that was submitted last."""
     last_error: str | None = None
-    """The error of the last tick; None if its work was submitted."""
+    """The error of the last tick, or None if its work was submitted."""
 
     @property
     def is_paused(self) -> bool:

@@ -73,7 +73,7 @@ class Task(Record, frozen=True, kw_only=True):
     created_at: int
     changed_at: int
     changed_by: int | None
-    """The agent that last changed the state; None if the lease expired."""
+    """The agent that last changed the state, or None if the lease expired."""
 
     @property
     def thread_id(self) -> str:

@@ -80,7 +80,7 @@ class Grant:
     ) -> None:
         """Raise an error unless the holder of the token may do `what`.
 
-        All checks of scopes and bound projects are made here.
+        This method makes all checks of scopes and bound projects.
 
         `slug` is the project of the call, if it is known before anything is read.
 

@@ -96,8 +96,9 @@ def question_number(*told: object) -> str:
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     """Return the number of a question: six characters that encode 24 bits of a hash.
 
-    Two open questions have the same number with a probability of one in 16 million. In that case, the number
-    answers neither of them. A question from `ask_person` already has a number, which is returned.
+    Two open questions have the same number with a probability of one in 16 million. A number that two open
+    questions share answers neither of them. A question from `ask_person` already has a number, which is
+    returned.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -139,7 +140,7 @@ class AskedQuestion:
     """The number of the question, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """How long an answer is accepted, in milliseconds; None if there is no limit."""
+    """How long an answer is accepted, in milliseconds, or None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
@@ -187,7 +188,7 @@ class Nudges:
     fetched.
     """
     notified_at: int = 0
-    """When a hook last added a line during a turn; 0 if none ever did."""
+    """When a hook last added a line during a turn, or 0 if none ever did."""
 
 
 _SESSION_BITS: Final = 31
@@ -243,7 +244,7 @@ class FileView:
     changed_blob: str = ""
     """The newest version that was noticed although the session did not know it; empty if there was none."""
     changed_by: int | None = None
-    """The viewer that wrote this version; None if no hook reported who wrote it."""
+    """The viewer that wrote this version, or None if no hook reported who wrote it."""
     changed_at: int = 0
     notice: int = 0
     """0 if the session knows the newest version, 1 if it must still be notified, 2 if it was notified."""

@@ -187,7 +187,7 @@ class Start(Record, frozen=True, kw_only=True):
     """The decision of limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """Why the run may not start now; None if it may start."""
+    """Why the run may not start now, or None if it may start."""
     holds_thread: bool = False
     """Whether the thread is held, too. The run is not tried again until an answer, or the end of the window,
     releases its thread.
@@ -211,8 +211,8 @@ class Budgets:
         The cost of older runs has less weight.
         """
         self.holds_back = False
-        """Whether a budget has refused a claim in this process. If it has, due runs are examined together
-        before they are claimed.
+        """Whether a budget has refused a claim in this process. After such a refusal, due runs are examined
+        together before they are claimed.
         """
 
     def start(

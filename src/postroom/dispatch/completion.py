@@ -256,7 +256,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     """The limits of runs. If there are limits or budgets, the claiming transaction holds the lock of limits.
     """
     budgets: Budgets | None = None
-    """The budgets of runs; None if there are none."""
+    """The budgets of runs, or None if there are none."""
     is_now: bool = False
     """Whether a caller waits for the run, which then starts even if a limit is reached."""
 
@@ -291,7 +291,7 @@ class Claimed(Record, frozen=True, kw_only=True):
     beginning: object | None = None
     """The value that `RunEffects.begin` returned in the claiming transaction."""
     start: Start | None = None
-    """What limits and budgets decided about the start of the run; None without limits and budgets."""
+    """What limits and budgets decided about the start of the run, or None without limits and budgets."""
 
     @property
     def rows(self) -> Beginning:
@@ -337,9 +337,9 @@ class Job:
     told: EventSink = field(init=False)
     """The sink to which the executor writes; it stores some events, and passes all events to `sink`."""
     started_at: int = 0
-    """When the execution started; 0 until the start is stored."""
+    """When the execution started, or 0 until the start is stored."""
     ended: Ended | None = None
-    """The result or the error of the executor; None if the executor was stopped."""
+    """The result or the error of the executor, or None if the executor was stopped."""
     result: AgentRunResult = field(init=False)
     """The result that is stored when the run ends. `Completion.end` sets this field and the next five."""
     spends: tuple[Spending, ...] = ()
@@ -347,7 +347,8 @@ class Job:
     asks: ClaimAsk | None = None
     """The request to claim the thread's next dispatch when this run ends."""
     answer_id: str | None = None
-    """The message id of the answer; None if there is no answer, or if the executor has stored the answer."""
+    """The message id of the answer, or None if there is no answer, or if the executor has stored the answer.
+    """
     ended_at: int = 0
     """When the run ended. A dispatch that is due at this time may be claimed next."""
     next: Claimed | None = None
@@ -361,11 +362,11 @@ class Job:
     comes_again: bool = False
     """Whether the dispatch was requeued, so that the run will be executed again."""
     end: LeaseEnd | None = None
-    """Why the execution was stopped from outside; None if it was not stopped."""
+    """Why the execution was stopped from outside, or None if it was not stopped."""
     is_cancelled: bool = False
     """Whether the run was cancelled; after a failure, a cancelled run is not retried."""
     stops: Callable[[], None] | None = None
-    """Interrupts the executor; None while none is running."""
+    """Interrupts the executor, or None while none is running."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
@@ -394,13 +395,13 @@ class MailboxWorker:
 
     status: WorkerStatus = WorkerStatus.IDLE
     job: Job | None = None
-    """The job that is executing; None if there is none."""
+    """The job that is executing, or None if there is none."""
     tenant: str = ""
     is_wanted: bool = False
     """Whether another caller tried to start work while the worker was reserved."""
     foreground: int = 0
-    """Number of foreground submissions that wait for the thread. Meanwhile, the thread's queued dispatches
-    are not claimed.
+    """Number of foreground submissions that wait for the thread. While a foreground submission waits, the
+    thread's queued dispatches are not claimed.
     """
     storing: int = 0
     """Number of foreground submissions that are being stored. Their claims may be in the database before this
@@ -419,7 +420,7 @@ class MailboxWorker:
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run that is executing; None if there is none."""
+        """The id of the run that is executing, or None if there is none."""
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
@@ -505,9 +506,9 @@ class Ending(Record, frozen=True, kw_only=True):
 
     run: RunRecord | None = None
     leaves_waiting: bool = True
-    """Whether messages may be pending on the thread; True if this is unknown."""
+    """Whether messages may be pending on the thread, or True if this is unknown."""
     leaves_queued: bool = True
-    """Whether another dispatch may be queued on the thread; True if this is unknown."""
+    """Whether another dispatch may be queued on the thread, or True if this is unknown."""
     next: Claimed | Held | None = None
     """The claim of the thread's next dispatch, or the budget that prevents the dispatch from starting."""
     tells: Callable[[], Awaitable[object]] | None = None
@@ -533,7 +534,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, which the caller stores; None if no dispatch is due."""
+    """Return a claim on a due dispatch, which the caller stores, or None if no dispatch is due."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -543,7 +544,7 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Start a claimed dispatch in this transaction, if possible.
 
-    If it is impossible, the execution reports the reason later.
+    If the dispatch cannot be started here, the execution reports the reason later.
     """
     return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
@@ -743,7 +744,7 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the writes of an earlier attempt that stored this end but lost its reply; None otherwise.
+        """Return the writes of an earlier attempt that stored this end but lost its reply, or None otherwise.
 
         A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end
         meanwhile.
@@ -929,7 +930,7 @@ class Completion:
         return None if done is None else await self.told_withdrawn(*done)
 
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Withdraw a queued dispatch and end its run, under the thread's lock; None if it is not queued.
+        """Withdraw a queued dispatch and end its run, under the thread's lock, or None if it is not queued.
 
         The caller must call `told_withdrawn` after the commit.
         """

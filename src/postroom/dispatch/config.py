@@ -140,13 +140,15 @@ class MailboxConfig:
     claims_hold: Callable[[int], None] | None = None
     """A function that is called after each claim and renewal.
 
-    Its argument is the number of milliseconds during which no other process can claim the runs of this
-    process. If this process freezes, an external supervisor can use this number to kill it in time.
+    The argument of the function is the number of milliseconds during which no other process can claim the
+    runs of this process. If this process freezes, an external supervisor can use this number to kill it in
+    time.
     """
     is_exclusive: bool = False
     """Whether no other process uses this store.
 
-    If so, claims of other consumers are released at the start, before their leases expire.
+    If this process is the only one, claims of other consumers are released at the start, before their leases
+    expire.
     """
 
     @property

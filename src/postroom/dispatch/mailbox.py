@@ -517,7 +517,7 @@ class Mailbox:
 
     @property
     def runtime_event_capture(self) -> Capture | None:
-        """The rules for storing the events of executions; None if no events are stored."""
+        """The rules for storing the events of executions, or None if no events are stored."""
         return self._core.capture
 
     # The single steps of a submission, for code that builds on them.
@@ -549,7 +549,7 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry to which a run is pinned; None if no registry is attached.
+        """Return the registry to which a run is pinned, or None if no registry is attached.
 
         Raises:
             InternalError: The pin names no registry.

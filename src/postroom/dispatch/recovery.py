@@ -287,8 +287,8 @@ class Rounds:
         The poll also finds claims of this process that it does not execute, and releases them.
 
         Claims of exited processes count as due work, too. If the clock was set back since the last round,
-        short delays and leases are moved to keep their length. Otherwise, a run that is due in 5 s could wait
-        for hours.
+        short delays and leases are moved to keep their length. Without this, a run that is due in 5 s could
+        wait for hours.
         """
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -510,7 +510,7 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the first window of a budget ends that holds a run or asks; None if there is none."""
+    """Return when the first window of a budget ends that holds a run or asks, or None if there is none."""
     requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*requested_untils, *(() if held is None else (held,))), default=None)

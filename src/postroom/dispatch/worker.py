@@ -407,11 +407,11 @@ class Dispatcher:
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
-        """Whether new work is claimed; False while the mailbox drains."""
+        """Whether new work is claimed, or False while the mailbox drains."""
         self.is_polled = False
         """Whether the due work of all threads is polled.
 
-        If so, this process need not look for work when a slot becomes free.
+        With such a poll, this process need not look for work when a slot becomes free.
         """
         self.failed_claims = 0
         """The number of claims that have failed in a row."""
@@ -493,7 +493,7 @@ class Dispatcher:
     def look_for_unexecuted(self) -> None:
         """Start a task that releases claims of this process without an execution.
 
-        Such a claim exists if the store's reply to the claim was lost.
+        A claim has no execution if the store's reply to the claim was lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -579,10 +579,10 @@ class Dispatcher:
         )
 
     def _asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return the request to claim the thread's next dispatch; None if other threads come first.
+        """Return the request to claim the thread's next dispatch, or None if other threads come first.
 
-        If all slots are taken, a busy thread keeps its slot for a limited time. Then it yields to work
-        that this process does not know: delayed work, and work that other processes queued.
+        If all slots are taken, a busy thread keeps its slot for a limited time. After that time, the thread
+        yields to work that this process does not know: delayed work, and work that other processes queued.
         """
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)

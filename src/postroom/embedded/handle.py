@@ -92,7 +92,7 @@ class RunEvent:
 
     @property
     def question_id(self) -> str:
-        """The id that `RunHandle.answer` requires for a `question` event; "" for every other event."""
+        """The id that `RunHandle.answer` requires for a `question` event, or "" for every other event."""
         is_question = self.type == "question" and isinstance(self.data, dict)
         return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
 

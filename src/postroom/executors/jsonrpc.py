@@ -1,7 +1,7 @@
 """Speaks JSON-RPC 2.0 with a program, one JSON object per line; other output is an error.
 
-`Peer` does no I/O. Its memory is limited, because it holds only one line and its own open requests. ACP
-agents and the app-server of Codex use this protocol.
+`Peer` does no I/O. The memory of a peer is limited, because it holds only one line and its own open requests.
+ACP agents and the app-server of Codex use this protocol.
 """
 
 import json

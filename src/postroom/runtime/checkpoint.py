@@ -121,7 +121,7 @@ def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]
 
 
 def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
-    """Return the run's last message; None if later input must still be answered."""
+    """Return the run's last message, or None if later input must still be answered."""
     last = messages[-1] if messages else None
     if last is None or last.role is not Role.ASSISTANT or last.tool_calls:
         return None
@@ -346,7 +346,7 @@ class RunLog:
         return any(not is_output_of(message, self.run_id) for message in self._unsent)
 
     def answer(self) -> Message | None:
-        """Return the run's last answer; None if later input follows it."""
+        """Return the run's last answer, or None if later input follows it."""
         return own_answer(self.messages, self.run_id)
 
     def used(self) -> Usage:

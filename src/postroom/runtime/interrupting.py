@@ -1,7 +1,7 @@
 """Runs work that can be ended from outside, by a request with a reason or by a time limit.
 
-Both ways cancel the work at its current `await`, and convert this cancellation to an exception of this
-module. If the task itself is cancelled, the cancellation is raised unchanged.
+A request and a time limit cancel the work at its current `await`, and convert this cancellation to an
+exception of this module. If the task itself is cancelled, the cancellation is raised unchanged.
 """
 
 import asyncio

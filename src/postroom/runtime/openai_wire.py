@@ -189,7 +189,7 @@ class _Thoughts:
         self._looked = 0
         """The position up to which the held text was searched for the end of the reasoning."""
         self._mark: str | None = _THINK
-        """The tag that is expected next; None if only text follows."""
+        """The tag that is expected next, or None if only text follows."""
         self._is_blank = False
         """Whether no text has followed the reasoning yet.
 

@@ -173,7 +173,7 @@ class ActiveRuns:
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None if no run or two runs have it."""
+        """Return the run with this run, thread or dispatch id, or None if no run or two runs have it."""
         active_runs = [active for active in self._by_thread.values() if id in active.ids]
         return active_runs[0] if len(active_runs) == 1 else None
 

@@ -16,8 +16,8 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 class ToolContext:
     """What a tool gets in addition to the arguments of a call.
 
-    `decision` is the decision that was made while this call was suspended; None if it was never suspended. If
-    the call must be made again, the decision is never a denial.
+    `decision` is the decision that was made while this call was suspended, or None if it was never suspended.
+    If the call must be made again, the decision is never a denial.
     """
 
     identity: RunIdentity
@@ -28,7 +28,7 @@ class ToolContext:
     claim: Claim | None = None
     """The claim of the run's execution, which changes by the tool must present."""
     files: RunFiles | None = None
-    """Accepts files for the run's chat; None if the chat accepts no files."""
+    """Accepts files for the run's chat, or None if the chat accepts no files."""
 
     async def show(self, delta: str) -> None:
         """Show further output while the tool works; people see the output, but the model does not."""
@@ -124,7 +124,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
-    """Return how a value violates a schema, as a sentence for the model; None if it fits.
+    """Return how a value violates a schema, as a sentence for the model, or None if it fits.
 
     The function checks type, enum, const, anyOf, required, properties, additionalProperties and items. The
     tool itself must check all other keywords.

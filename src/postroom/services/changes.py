@@ -100,7 +100,7 @@ def _file(text: str) -> ChangedFile:
 
 
 def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, bool]:
-    """Run Git, and return its output and whether it was cut off; "" if Git fails or is too slow."""
+    """Run Git, and return its output and whether it was cut off, or "" if Git fails or is too slow."""
     settings = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": os.devnull, **off}
     environment = {**environment_of(git), "GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings.items()):

@@ -219,13 +219,13 @@ def _changed_view(mine: FileView, blob: str, others: Sequence[FileView], now: in
 
 
 def _author(others: Iterable[FileView], blob: str) -> FileView | None:
-    """Return the view of the agent that last wrote a version; None if no hook reported such a write."""
+    """Return the view of the agent that last wrote a version, or None if no hook reported such a write."""
     wrote = [view for view in others if view.written_blob == blob]
     return max(wrote, key=lambda one: one.written_at, default=None)
 
 
 def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: int) -> FileView | None:
-    """Return an agent's view after the use of a file; None if the stored view does not change."""
+    """Return an agent's view after the use of a file, or None if the stored view does not change."""
     blob, author = report.blob, _author(others, report.blob)
     is_foreign = author is not None and author.written_at >= mine.used_at
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):

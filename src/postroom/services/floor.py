@@ -287,7 +287,7 @@ class _Why:
 
 
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
-    """Return the dispatch of a run; None if it was deleted or belongs to another run now."""
+    """Return the dispatch of a run, or None if it was deleted or belongs to another run now."""
     row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
     return row if row is not None and row.run_id == run.run_id else None
 

@@ -1,9 +1,9 @@
 """Answers hooks of client programs and of Git; each event gets one decision and one answer.
 
 A hook reports what happened and where. This module finds the agent, decides on the answer, and stores the
-changes that follow. The decision is first made in a read transaction. It is made again in a write transaction
-only if something must be stored. Therefore most calls write nothing, and when a line is sent, its messages
-are already marked as announced.
+changes that follow. The decision is first made in a read transaction. The decision is made again in a write
+transaction only if something must be stored. Therefore most calls write nothing, and when a line is sent, its
+messages are already marked as announced.
 """
 
 import asyncio
@@ -306,7 +306,7 @@ def _who(
 
 
 def _require_proof(context: ReadContext, actor: _Actor | None) -> _Actor | None:
-    """Return the actor; None if the caller does not prove that it may act as this agent."""
+    """Return the actor, or None if the caller does not prove that it may act as this agent."""
     if actor is not None:
         try:
             check_token(context, actor.agent)

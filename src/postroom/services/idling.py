@@ -1,7 +1,7 @@
 """Tracks which client sessions are active, and which processes wait for mail in idle sessions.
 
-All this is only in memory. After a restart, a session counts as idle until its next event, and waiting
-processes ask again.
+The activity of sessions is kept only in memory. After a restart, a session counts as idle until its next
+event, and waiting processes ask again.
 """
 
 import time

@@ -131,12 +131,12 @@ class Sessions:
             await self._ended.add(session, ends_at=self.ends_at(cookies) or 0, form_token=token)
 
     def ends_at(self, cookies: str) -> int | None:
-        """Return when the session in a Cookie header ends, in milliseconds; None without a session."""
+        """Return when the session in a Cookie header ends, in milliseconds, or None without a session."""
         session = self._session_in(cookies)
         return None if session is None else int(session.partition(".")[0])
 
     def form_token(self, cookies: str) -> str | None:
-        """Return the token for the forms of the session in a Cookie header; None without a session.
+        """Return the token for the forms of the session in a Cookie header, or None without a session.
 
         The token is derived from the cookie and the secret key, and reveals neither.
         """

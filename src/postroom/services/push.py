@@ -54,7 +54,7 @@ _LOG = get_logger(__name__)
 MAX_SHOWN: Final = 20
 """Maximum number of open questions and failures that a browser shows.
 
-If there are more, one further notification says so.
+If there are more items, one further notification says so.
 """
 MAX_OF_PERSON: Final = 10
 """Maximum number of browsers of one person; the next one replaces the oldest."""
@@ -151,7 +151,8 @@ class PushNotifier:
         self._key: ServerKey | None = None
         self._tls: ssl.SSLContext | None = None
         self._seen_at = 0
-        """The time up to which rounds of this process have considered all changes; 0 before the first round.
+        """The time up to which rounds of this process have considered all changes, or 0 before the first
+        round.
         """
         leases.want(PUSH)
 
@@ -257,7 +258,7 @@ class PushNotifier:
         """Answer a question from a notification, and return the notification that replaces the former.
 
         If the question is no longer open, the answer is ignored, and the new notification says who answered
-        the question. `where` is the subscription that showed the notification; "" if a page showed it.
+        the question. `where` is the subscription that showed the notification, or "" if a page showed it.
 
         Raises:
             InvalidArgument, NotPermitted: The answer is neither yes nor no, or this person may not answer.

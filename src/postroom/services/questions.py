@@ -205,7 +205,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or its answer; None while it is still being asked.
+        """Return a question asked outside a run, or its answer, or None while it is still being asked.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -588,7 +588,7 @@ def is_of_same(thread_id: str, run: RunRecord) -> bool:
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
-    """Return the chat of a run, and the person who wrote there; "" if the person is no longer known."""
+    """Return the chat of a run, and the person who wrote there, or "" if the person is no longer known."""
     source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
     return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
 
@@ -677,7 +677,7 @@ class QuestionTimeouts:
             await self._timer.sleep(pause_ms)
 
     async def _until_next(self, began: int) -> int:
-        """Return the time until the first deadline after the round that began then; at most `POLL_MS`."""
+        """Return the milliseconds until the first deadline after `began`, but at most `POLL_MS`."""
         last = began + POLL_MS
         found = await self._runs.stores.store.read(
             lambda tx: tx.runs.threads.overdue(last, (began + 1, ""), 1)

@@ -73,7 +73,7 @@ class Story:
     """The agent's reservations: all of them while the run is open, and later those that it has not released.
     """
     heard_at: int | None = None
-    """The time of the newest entry in the run's log; None before the first one."""
+    """The time of the newest entry in the run's log, or None before the first one."""
     output: Output = field(default_factory=partial(Output, text=""))
     """The end of the run's output."""
 

@@ -124,7 +124,7 @@ class RunService:
         """Return the number of dead letters that only an operator can handle.
 
         The dead letter of a chat's run is not counted, because the person in the chat has received the reason
-        as an answer. If that answer could not be delivered, the outbox has a dead letter of its own.
+        as an answer. If the answer could not be delivered, the outbox has a dead letter of its own.
 
         Raises:
             StoreError: The dead letters could not be counted.
@@ -171,7 +171,7 @@ def owner_of(thread_id: str) -> tuple[str, str, str]:
     """Return the agent to which a thread belongs: its name, the slug of its project, and its chat.
 
     Either the slug or the chat is empty. The chat is the platform and the bot through which the agent
-    answers. All three are empty if the thread belongs to no agent.
+    answers. All parts of the result are empty if the thread belongs to no agent.
     """
     if is_chat(thread_id):
         return agent_on(thread_id) or DEFAULT_AGENT, "", target_of(thread_id)

@@ -314,7 +314,7 @@ class WorkService:
         return catch_up(self._mail.context(tx.mail, Caller()), CatchUp(project_key=slug, hours=hours))
 
     def heard_at(self, tx: Transaction, work: Work) -> int | None:
-        """Return the time of a run's newest event, or of its start; None if the run has not started."""
+        """Return the time of a run's newest event, or of its start, or None if the run has not started."""
         return last_lines(tx, work.run_id)[1] or work.started_at
 
     def story(self, tx: Transaction, run_id: str) -> Story:

@@ -119,7 +119,7 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
 
 
 def answer_in(run_body: str | bytes) -> str:
-    """Return the answer in the body of a run; "" if the run was deleted and its body is "{}".
+    """Return the answer in the body of a run, or "" if the run was deleted and its body is "{}".
 
     Raises:
         StoreCorrupt: The body cannot be read.
@@ -128,7 +128,7 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return the run if rows may refer to its answer; None if it is open or has no answer."""
+    """Return the run if rows may refer to its answer, or None if it is open or has no answer."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 

@@ -31,7 +31,7 @@ class PendingChange(Generic[S]):
 
     run: Callable[[S], Any]
     future: "asyncio.Future[Any] | None" = None
-    """The future of the caller; None if no caller waits."""
+    """The future of the caller, or None if no caller waits."""
     committed: Callable[[], None] | None = None
     key: str = ""
     value: Any = None
@@ -61,7 +61,8 @@ class PendingChanges(Generic[S]):
     ) -> T:
         """Call `run` in the thread, and return its result when its writes are durable.
 
-        Then `committed` is called on the caller's event loop, even if the caller was cancelled.
+        When the writes are durable, `committed` is called on the caller's event loop, even if the caller was
+        cancelled.
 
         Raises:
             StoreClosed: This process has closed the store.

@@ -189,7 +189,7 @@ class EventTables(Tables):
             self._tell(*event.sequences)
 
     def newest(self, scope: str) -> int:
-        """Return the number of the newest event in a scope; 0 if there is none."""
+        """Return the number of the newest event in a scope, or 0 if there is none."""
         row = self._sql.one("events.newest", {"scope": scope})
         return row[0] if row else 0
 

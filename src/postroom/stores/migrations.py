@@ -49,7 +49,7 @@ class Migration:
 
     @property
     def after(self) -> int:
-        """The step that a server must know to use the database after this step; 0 if any server may."""
+        """The step that a server must know to use the database after this step, or 0 if any server may."""
         match = _AFTER.search(self.sql)
         return int(match[1]) if match else 0
 
@@ -91,7 +91,7 @@ def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str
 
 
 def newest_of(steps: Sequence[Migration]) -> int:
-    """Return the number of the last step; 0 if there are none."""
+    """Return the number of the last step, or 0 if there are none."""
     return max((step.version for step in steps), default=0)
 
 

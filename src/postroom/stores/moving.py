@@ -74,7 +74,7 @@ class Side(Protocol):
     def copied_from(self) -> str | None:
         """Return the id of the store of which this database is an unfinished copy.
 
-        Return None if it is not such a copy.
+        Return None if this database is not an unfinished copy.
         """
         ...
 

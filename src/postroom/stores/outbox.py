@@ -286,7 +286,7 @@ class OutboxTables(Tables):
     def purge(self, older_than: int, limit: int) -> int:
         """Delete up to `limit` performed effects with a key, oldest first; return their number.
 
-        Afterwards, the key of a deleted effect is unused.
+        The key of a deleted effect counts as unused.
         """
         gone = self._sql.changed("outbox.purge", {"older_than": older_than, "limit": max(0, limit)})
         if gone:
@@ -302,7 +302,7 @@ def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
     """Return the queries that must be made before effects are stored.
 
-    They find effects with the same keys, and open effects that precede these under the same order key.
+    The queries find effects with the same keys, and open effects that precede these under the same order key.
     """
     looks: list[Look] = []
     for _, draft, _, lease_ms in written:

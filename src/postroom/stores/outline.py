@@ -15,7 +15,7 @@ class StoreIdentity(NamedTuple):
     """The identity of a store, and the numbers of the newest log entries."""
 
     store_id: str | None
-    """The id of the store; None until it gets one."""
+    """The id of the store, or None until it gets one."""
     is_used: bool
     """Whether the store contains a project or a run."""
     logs: Mapping[str, int]

@@ -79,7 +79,7 @@ class SqlTransaction(Protocol):
     """
 
     instant: int | None
-    """The time of the change; None before the time is read.
+    """The time of the change, or None before the time is read.
 
     A change that is made again with the same answers keeps its time, because a different time would require
     new queries.
@@ -91,7 +91,7 @@ class SqlTransaction(Protocol):
         ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
-        """Return the first row of a query, or of a write with RETURNING; None if there is none."""
+        """Return the first row of a query, or of a write with RETURNING, or None if there is none."""
         ...
 
     def all(self, statement: str, values: Values = ...) -> list[Row]:
@@ -164,8 +164,8 @@ def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
 def refuse_stale(sql: SqlTransaction, claim: Claim | None) -> None:
     """Raise an error if an execution has lost its claim; otherwise lock the claim until the change ends.
 
-    This call comes after the locks of threads and before those of projects, because the end of a run takes
-    its locks in this order. `claim` is None if no execution makes the change.
+    Call this after threads are locked and before projects are, because the end of a run takes its locks in
+    this order. `claim` is None if no execution makes the change.
 
     Raises:
         StaleClaim: Another process may execute the run, or the run has ended; nothing was written.

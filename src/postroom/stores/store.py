@@ -5,8 +5,8 @@ it. A caller that requests this row gets the error. The row is read again at eac
 
 A change is a function that gets a `Transaction`, and is executed as one transaction: when `SqlStore.write`
 returns, all of its writes are durable; if it raises an exception, nothing was changed. The function must be
-synchronous and quick, and must not do any I/O. It may be called again after a failure, so it must not modify
-anything outside the transaction. Therefore all engines guarantee the same atomicity.
+synchronous and quick, and must not do any I/O. The function may be called again after a failure, so it must
+not modify anything outside the transaction. Therefore all engines guarantee the same atomicity.
 """
 
 import os
@@ -152,7 +152,7 @@ class Room:
 
     def __init__(self) -> None:
         self.wanted = 0
-        """Number of bytes that must be available before writes count as possible again; 0 if no write has
+        """Number of bytes that must be available before writes count as possible again, or 0 if no write has
         failed.
         """
         self._next = MIN_SPACE

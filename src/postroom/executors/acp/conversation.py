@@ -222,7 +222,7 @@ class Permission:
 def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the agent describes a call, without the fields that identify the turn.
 
-    Such a field is removed only if one of them contains the id of the call, because then the agent wrote the
+    The fields are removed only if one of them contains the id of the call, because then the agent wrote the
     input. Input that the model wrote is kept unchanged.
     """
     by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
@@ -293,7 +293,7 @@ class Decisions:
         }
 
     def take(self, permission: Permission) -> ToolCallResume | None:
-        """Remove and return the decision about a request; None if there is none."""
+        """Remove and return the decision about a request, or None if there is none."""
         return self._open.pop(permission.id, None)
 
 
@@ -311,7 +311,7 @@ KEY: Final = "postroom.executors.acp.conversation"
 class UsedPermissions:
     """The decisions that a run has already used.
 
-    These decisions are stored with the thread until the next run replaces them.
+    Used decisions are stored with the thread until the next run replaces them.
     """
 
     control: RunControl

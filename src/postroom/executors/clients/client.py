@@ -139,7 +139,7 @@ class OverAcp:
     command: tuple[str, ...] = ()
     """The command that uses the protocol; empty if the client has none."""
     program: ClientProgram | None = None
-    """The program that uses the protocol on behalf of the client; None if the client itself does."""
+    """The program that uses the protocol on behalf of the client, or None if the client itself does."""
     in_session: Mapping[str, Any] = field(default_factory=dict)
     """The fields of `session/new` with which the session permits postroom's tools without asking."""
     connects_by_settings: bool = False
@@ -161,7 +161,7 @@ class CodingClient:
 
     recipe: Recipe
     program: ClientProgram | None = None
-    """The program of the client; None if it is unknown."""
+    """The program of the client, or None if it is unknown."""
     command: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
     with_stdin: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ class CodingClient:
     that will be created.
     """
     steering: type[Steering] | None = None
-    """How the client receives messages while it works; None if it accepts none."""
+    """How the client receives messages while it works, or None if it accepts none."""
     steering_plugin: Callable[[Mapping[str, str], str], Mapping[str, str]] | None = None
     """Returns the environment variables with which the client loads postroom's plugin.
 
@@ -198,7 +198,7 @@ class CodingClient:
 
 
 def text_in(table: object, name: str) -> str | None:
-    """Return the value of a key if the value is a text that is not empty; None otherwise."""
+    """Return the value of a key if the value is a text that is not empty, or None otherwise."""
     value = table.get(name) if isinstance(table, Mapping) else None
     return value if isinstance(value, str) and value else None
 
@@ -210,7 +210,7 @@ def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
-    """Return the number that is the value of a key; 0 if there is none or it is not a valid amount."""
+    """Return the number that is the value of a key, or 0 if there is none or it is not a valid amount."""
     value = table.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and 0 <= value < 1e15 else 0  # type: ignore[operator,return-value]

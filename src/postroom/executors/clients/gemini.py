@@ -34,7 +34,7 @@ _WRITES: Final = (
 )
 """The names of files that Gemini CLI writes.
 
-These files must not be links, because even a dangling link would lead to the user's folder.
+The files must not be links, because even a dangling link would lead to the user's folder.
 """
 
 

@@ -93,7 +93,7 @@ class ActiveRun:
         return self.listens
 
     async def untold(self) -> str:
-        """Return the texts of new messages for the run, each of them once; "" if there are none."""
+        """Return the texts of new messages for the run, each of them once, or "" if there are none."""
         if self.pending is None:
             return ""
         new = [

@@ -77,7 +77,7 @@ def shown(code: int, said: str) -> str:
 
 
 def version_in(said: str) -> str:
-    """Return the version that a program's output contains; "" if there is none."""
+    """Return the version that a program's output contains, or "" if there is none."""
     if "\ufffd" in said or not all(value.isprintable() or value in "\r\n\t" for value in said):
         return ""
     match = _VERSION.search(said)

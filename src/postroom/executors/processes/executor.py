@@ -418,7 +418,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice on failures; None if it is unknown."""
+        """Return the client that a runner starts, for advice on failures, or None if it is unknown."""
 
     @property
     def executing(self) -> int:
@@ -493,8 +493,8 @@ class ProgramExecutor(RunDispatchExecutor):
     async def _ended(self, work: Work) -> AgentRunResult:
         """Run the program, and return the result of the run; a failure gets advice about the client.
 
-        The work must not be interrupted. If this call is cancelled, it asks the program to end, and waits
-        until it has ended.
+        The work must not be interrupted. If this call is cancelled, it asks the program to end, and waits for
+        the program's end.
         """
         finished: Finished | None = None
         task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)

@@ -265,7 +265,7 @@ class Control(asyncio.Protocol):
         shim has ended.
         """
         self.code: int | None = None
-        """The program's exit code, negative after a signal; None before the program has exited."""
+        """The program's exit code, negative after a signal, or None before the program has exited."""
         self.left: tuple[int, ...] = ()
         """The processes that the shim still found after its last kill."""
         self.is_late = False

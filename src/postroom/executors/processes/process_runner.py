@@ -98,7 +98,8 @@ def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     """Return the text with all secrets masked.
 
     With `is_cut`, the text may begin within a secret, because its beginning was cut off. If the program was
-    ended while it wrote, the text may end within a secret. Such parts of secrets are masked, too.
+    ended while it wrote, the text may end within a secret. Parts of secrets at both ends of the text are
+    masked, too.
     """
     values = tuple(secrets)
     if is_cut and any(text in secret for secret in values):
@@ -141,7 +142,7 @@ class Launch:
 
     Attributes:
         words: The program and its arguments.
-        stdin: The whole standard input; None for a pipe that is written to while the program works.
+        stdin: The whole standard input, or None for a pipe that is written to while the program works.
         files: The files to create in the run's private folder, with their contents.
     """
 
@@ -481,7 +482,7 @@ class ProcessRunner:
         self.controls: set[Control] = set()
         """The sockets to the shims of all programs that are running."""
         self.until: float | None = None
-        """The time after which another server may take over the runs; None if no other server can."""
+        """The time after which another server may take over the runs, or None if no other server can."""
 
     def hold(self, duration: int) -> None:
         """Move the deadline at which shims kill all programs to this number of milliseconds from now.
@@ -564,7 +565,7 @@ class RunFolder:
 
 
 def has_programs(folder: Path) -> bool:
-    """Return whether a run of the server with this folder still has processes; True if unknown."""
+    """Return whether a run of the server with this folder still has processes, or True if unknown."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob hides errors
         return any(is_locked(folder / name) for name in names if name.endswith(_FOLDER))
@@ -613,7 +614,7 @@ class ProgramEnd:
     """How a program ended.
 
     Attributes:
-        code: The exit code, negative after a signal; None if the program could not be ended.
+        code: The exit code, negative after a signal, or None if the program could not be ended.
         taken: The number of bytes of output, including standard error.
         left: The processes that could not be ended.
         is_late: Whether the program was killed at its deadline, because another server could start its run

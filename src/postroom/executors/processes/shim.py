@@ -46,7 +46,7 @@ _MAX_NAMES_SHOWN = 100
 _QUICK_ROUNDS = 50
 """The number of kills after which the shim kills only once per second.
 
-By then, there is a process that cannot be killed at the moment.
+After that many kills, some process cannot be killed at the moment.
 """
 
 

@@ -76,7 +76,7 @@ class Result:
     error: str | None = None
 
     def failure(self) -> RemoteFailed | None:
-        """Return the failure that the result reports; None for an answer."""
+        """Return the failure that the result reports, or None for an answer."""
         if self.error is None:
             return None
         return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
@@ -487,7 +487,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         judge(await self._dispatches.load_dispatch(dispatch_id), result)
 
     async def _secret_for(self, dispatch_id: str) -> str | None:
-        """Return the secret for the agent of a dispatch; None if there is no such agent."""
+        """Return the secret for the agent of a dispatch, or None if there is no such agent."""
         row = await self._dispatches.load_dispatch(dispatch_id)
         agent_id = None if row is None else self._agent_on(row.thread_id)
         if agent_id is None:

@@ -52,7 +52,7 @@ class ChatPeople:
     ) -> PairingRequest:
         """Store a request for access that is valid for `rules.code_ms`; set its `asked_at` and `expires_at`.
 
-        It replaces an expired request of the same person.
+        The new request replaces an expired request of the same person.
 
         Raises:
             InvalidRecord: The platform, the id or the hash is blank.

@@ -125,7 +125,7 @@ class WebChats:
         )
 
     async def entry(self, person: str, entry_id: str) -> WebEntry | None:
-        """Return an entry of a person, in any conversation; None if it does not exist."""
+        """Return an entry of a person, in any conversation, or None if it does not exist."""
         return await self._store.read(lambda tx: tx.chats.web_entry(person, entry_id))
 
 

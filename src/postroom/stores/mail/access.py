@@ -2,8 +2,8 @@
 
 A change is a function that gets a `MailWrites` object and is executed as one transaction: when `write`
 returns, all of its writes are durable; if it fails, none is stored. The function must be synchronous and
-quick, and must do no I/O. It may be called again after a failure, so it must not change anything outside the
-transaction.
+quick, and must do no I/O. The function may be called again after a failure, so it must not change anything
+outside the transaction.
 
 This module makes no decisions about mail. `EventRecorder` writes the changes to the logs of projects.
 """
@@ -134,7 +134,7 @@ class EventRecorder:
         self._kinds[message_id, agent_id] = kind
 
     def kind_of(self, message_id: int, agent_id: int) -> RecipientKind | None:
-        """Return the kind of a delivery; None if the agent did not receive the message."""
+        """Return the kind of a delivery, or None if the agent did not receive the message."""
         if (message_id, agent_id) not in self._kinds:
             row = self._tx.one("mail.recipient_kind", {"message_id": message_id, "agent_id": agent_id})
             if row is None:
@@ -459,12 +459,12 @@ class WakingReads:
         return question_id in stands
 
     def run_of(self, run_id: str) -> RunRecord | None:
-        """Return the stored run with this id; None if it does not exist."""
+        """Return the stored run with this id, or None if it does not exist."""
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
     def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
-        """Return the run that a message started on one of these threads; None if it is unknown.
+        """Return the run that a message started on one of these threads, or None if it is unknown.
 
         Only the newest 20 runs of each thread are searched.
         """
@@ -496,7 +496,7 @@ class WakingReads:
         return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports; None if it reports no run."""
+        """Return the run whose result a message reports, or None if it reports no run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
@@ -821,7 +821,7 @@ class TimelineReads:
         return [record(Reservation, row) for row in self._tx.all("timeline.reservations_in", values)][::-1]
 
     def begin_of(self, project_id: int) -> int | None:
-        """Return the time of a project's first message; None if it has no messages."""
+        """Return the time of a project's first message, or None if it has no messages."""
         row = self._tx.one("timeline.begin_of", {"project_id": project_id})
         return row[0] if row else None
 
@@ -908,7 +908,7 @@ class RetentionWrites(RetentionReads):
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
         """Lock a project and the projects of its messages' recipients.
 
-        This must be the first lock that the change takes.
+        A change must take these locks before all others.
         """
         self._events.lock_readers(project_id, message_ids)
 
@@ -1924,7 +1924,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return LogBounds(oldest=oldest - 1, newest=newest)
 
     def newest_entry(self, project_id: int) -> int:
-        """Return the number of the newest entry in a project's log; 0 if the log is empty."""
+        """Return the number of the newest entry in a project's log, or 0 if the log is empty."""
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
@@ -1975,7 +1975,7 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
 
 class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
-    """Changes records by the ids of their projects.
+    """Changes to the records of mail, which are found by the ids of their projects.
 
     Unless nothing changes, each change writes its events about agents, messages, reservations, tasks, notes,
     contacts and runs to the log of the project (`contracts.project_log`).
@@ -2341,7 +2341,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_login_codes", {"most": most})
 
     def take_login_code(self, hashed: str) -> int | None:
-        """Delete a login code and return its expiry, past or future; None if it does not exist."""
+        """Delete a login code and return its expiry, past or future, or None if it does not exist."""
         row = self._tx.one("mail.take_login_code", {"hash": hashed})
         return row[0] if row else None
 

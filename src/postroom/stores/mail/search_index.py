@@ -330,7 +330,7 @@ def tsvector(message: Message) -> str:
 
 
 def tsquery(query: Query, *, depth: int = 0) -> str | None:
-    """Return the PostgreSQL expression for a query; None if it cannot match anything.
+    """Return the PostgreSQL expression for a query, or None if it cannot match anything.
 
     Raises:
         InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
@@ -413,7 +413,8 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 def add_threads(tx: SqlTransaction) -> None:
     """Index the threads of all messages, on PostgreSQL only.
 
-    One statement does this, because a row gets slower with each change by the same transaction.
+    A single statement indexes all threads, because a row gets slower with each change by the same
+    transaction.
     """
     tx.run("mail.index_threads")
 

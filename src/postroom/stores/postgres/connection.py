@@ -1,9 +1,9 @@
 """The only module that uses the PostgreSQL driver; a connection is one database session, for one thread.
 
 The class is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are
-collected, and sent together with the next query or at the end. Then all answers up to a sync marker are read.
-Each statement is prepared under its own name when it is first used, because the driver's automatic
-preparation does not survive an error in a pipeline.
+collected, and sent together with the next query or at the end. After statements were sent, all answers up to
+a sync marker are read. Each statement is prepared under its own name when it is first used, because the
+driver's automatic preparation does not survive an error in a pipeline.
 """
 
 import contextlib
@@ -242,7 +242,7 @@ class Address:
     """The address of the database itself, if `dsn` belongs to a pooler that gives each transaction a
     different session.
 
-    In that case, nothing is stored in sessions of the pooler. Direct sessions are used to listen and to hold
+    With such a pooler, nothing is stored in its sessions. Direct sessions are used to listen and to hold
     locks.
     """
     answer_within: timedelta = ANSWER_WITHIN
@@ -448,7 +448,7 @@ class Connection:
 
     @property
     def last_write(self) -> int:
-        """The position of the last queued write; -1 if there is none."""
+        """The position of the last queued write, or -1 if there is none."""
         return len(self._writes) - 1
 
     def send_named(self, statement: Statement, bound: Bound) -> Answer:

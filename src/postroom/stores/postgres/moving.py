@@ -73,7 +73,7 @@ class PostgresSide:
     def copied_from(self) -> str | None:
         """Return the id of the store of which this schema is an unfinished copy.
 
-        Return None if it is not such a copy.
+        Return None if this schema is not an unfinished copy.
         """
         if not self._is_made:
             return None

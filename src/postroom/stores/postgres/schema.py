@@ -9,8 +9,8 @@ that writes holds a session lock for its whole life. A process that has lost its
 it finds that the schema is being copied. The work is divided among the servers of a schema by leases, not by
 these locks.
 
-An inspection reads the outline of the schema and finds its faults. It has no time limit, uses its own
-connection, and does not use indexes, because an index may be damaged.
+An inspection reads the outline of the schema and finds its faults. An inspection has no time limit, uses its
+own connection, and does not use indexes, because an index may be damaged.
 """
 
 import json
@@ -247,7 +247,7 @@ def _prepare(tx: PostgresTransaction, statement: str) -> str:
 
 
 def _broken(tx: PostgresTransaction, check: str) -> str:
-    """Return a text with the number of rows that violate a check; '' if there are none."""
+    """Return a text with the number of rows that violate a check, or '' if there are none."""
     number = _number(tx, check)
     return f"{number} rows break it" if number else ""
 
@@ -445,7 +445,7 @@ def applied_steps(connection: Connection) -> dict[int, str]:
 
 
 def needed_step(connection: Connection) -> int:
-    """Return the newest step that a release must know to use the schema; 0 if there is none."""
+    """Return the newest step that a release must know to use the schema, or 0 if there is none."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return 0
     answer = connection.send(_NEEDED)

@@ -96,7 +96,7 @@ class PostgresTransaction(SqlTransaction):
     ) -> None:
         self.connection = connection
         self._others = others
-        """The locks of the completed changes in the same group; None if the change belongs to no group."""
+        """The locks of the completed changes in the same group, or None if the change belongs to no group."""
         self._written_to: int | None = None
         """The position of this run's last write among the writes of the connection."""
         self.known = {}

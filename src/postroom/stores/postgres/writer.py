@@ -4,17 +4,17 @@
 
 The writes of a change are sent together with the next query, so an error may be reported to a change that did
 not cause it. If PostgreSQL rejects a statement of a group, the group is rolled back, and its changes are made
-again one by one. The same happens if a change raises an exception after a write. This is rare, because
-changes read and decide before they write. A savepoint before each change would make all changes a fifth
-slower. If the connection is lost before COMMIT was sent, nothing was written, and the changes are made again
-on a new connection.
+again one by one. The same happens if a change raises an exception after a write. An exception after a write
+is rare, because changes read and decide before they write. A savepoint before each change would make all
+changes a fifth slower. If the connection is lost before COMMIT was sent, nothing was written, and the changes
+are made again on a new connection.
 
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
-deferred changes run again from their start. This is possible because a change depends only on the data that
-it reads. If another change with the same lock was completed meanwhile, a deferred change repeats its queries,
-because their answers may have changed. Changes without a common lock are independent of each other, as if
-they used two connections.
+deferred changes run again from their start. Changes can run again because a change depends only on the data
+that it reads. If another change with the same lock was completed meanwhile, a deferred change repeats its
+queries, because their answers may have changed. Changes without a common lock are independent of each other,
+as if they used two connections.
 
 One writer does nearly all the work, and never waits for a lock. Changes that would have to wait are passed to
 a second writer, the patient one. Later changes with the same keys follow them there until they are done. In a
@@ -272,8 +272,8 @@ class _Work:
         """Make the remaining changes; return whether some of them wait for answers.
 
         Changes that have locked the same name must see each other's writes. Therefore, from their second run
-        on, they are made one after another, and each waits for its own answers. Changes that share only the
-        lock of the limits still wait together for the queries about their threads.
+        on, such changes are made one after another, and each waits for its own answers. Changes that share
+        only the lock of the limits still wait together for the queries about their threads.
         """
         waiting, self._waiting = self._waiting, []
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)

@@ -94,7 +94,7 @@ class Dispatches(Tables):
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
-        """Return the thread's next due dispatch; None if one is claimed.
+        """Return the thread's next due dispatch, or None if one is claimed.
 
         Dispatches of an older epoch are superseded.
 
@@ -166,7 +166,7 @@ class Dispatches(Tables):
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
         """Return the dispatch if the claim still owns it.
 
-        If its epoch is older than that of the thread, the dispatch is superseded.
+        If the dispatch has an older epoch than the thread, it is superseded.
         """
         if found.status is not _CLAIMED or found.claim_token != claim.token:
             return _ownership_error(found)
@@ -343,9 +343,9 @@ class Dispatches(Tables):
         """Return due rows in order, for at least `limit` threads if that many are due.
 
         One statement reads a few due rows, a few threads, or the first rows of the queue, and is usually
-        enough. Its cost does not depend on the number of delayed rows, of rows of one thread, or of rows that
-        wait for a claimed or waiting run. If this statement and a few more windows contain too few due rows,
-        each thread is examined once instead.
+        enough. The cost of the statement does not depend on the number of delayed rows, of rows of one
+        thread, or of rows that wait for a claimed or waiting run. If this statement and a few more windows
+        contain too few due rows, each thread is examined once instead.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         parameters = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
@@ -438,7 +438,7 @@ class Dispatches(Tables):
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
+        """Return when a dispatch of a thread without a claimed one is next due, or 0 if one is due now.
 
         Only threads whose runs may execute at one of these places are considered.
         """
@@ -457,7 +457,7 @@ class Dispatches(Tables):
         return due_at
 
     def place(self, thread_id: str) -> str:
-        """Return the place where runs of a thread must execute; '' if they may execute anywhere."""
+        """Return the place where runs of a thread must execute, or '' if they may execute anywhere."""
         row = self._sql.one("dispatches.place", {"thread_id": thread_id})
         return row[0] if row else ""
 

@@ -84,7 +84,7 @@ class Messages(Tables):
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
         """Store a summary, and mark the messages that it covers.
 
-        It replaces the summary with the same number and all later ones.
+        The new summary replaces the summary with the same number and all later ones.
         """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
@@ -211,12 +211,12 @@ class Messages(Tables):
         return tuple(seen)
 
     def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
-        """Return the message with this id if it is pending on the thread; None otherwise."""
+        """Return the message with this id if it is pending on the thread, or None otherwise."""
         row = self._sql.one("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id})
         return None if row is None else rows.pending(row[:-1], row[-1])
 
     def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
-        """Return the run that received a committed message as input; None if there is none."""
+        """Return the run that received a committed message as input, or None if there is none."""
         row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
         if row is None:
             return None

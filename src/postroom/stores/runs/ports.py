@@ -251,7 +251,7 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Release dispatches whose lease expired before `now`.
 
-        They are requeued or, after the last attempt, become dead letters.
+        The released dispatches are requeued or, after the last attempt, become dead letters.
 
         Each dispatch is returned to only one caller. Dispatches of an older epoch are superseded, and not
         returned.
@@ -302,7 +302,7 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Return dispatches of threads with this id prefix, after a position (`updated_at`, id).
 
-        They are ordered by their last change, then by id.
+        The dispatches are ordered by their last change, then by id.
         """
         return await self._look(
             lambda runs: runs.dispatches.by_status(
@@ -325,7 +325,7 @@ class DispatchStore(_RunPort):
         return tuple(dispatch.thread_id for dispatch in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
+        """Return when a dispatch of a thread without a claimed one is next due, or 0 if one is due now.
 
         Only threads whose runs may execute at one of these places are considered.
         """
@@ -463,7 +463,7 @@ class ThreadStore(_RunPort):
         return await self._store.read(look)
 
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
-        """Return all committed messages of a thread in order; None if the thread is unknown."""
+        """Return all committed messages of a thread in order, or None if the thread is unknown."""
 
         def look(runs: RunTables) -> tuple[Message, ...] | None:
             messages = runs.messages.all(thread_id)
@@ -491,8 +491,8 @@ class ThreadStore(_RunPort):
         """Return a thread as a run sees it: the newest valid summary, and the messages after it.
 
         A summary is invalid if it covers content that is hidden, because the arguments name the content or it
-        was rolled back. Then the newest valid summary before it is used. The cost depends on the number of
-        messages after the summary, and on the amount of hidden content.
+        was rolled back. Instead of an invalid summary, the newest valid one before it is used. The cost
+        depends on the number of messages after the summary, and on the amount of hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -660,7 +660,7 @@ class EventStore(_Port):
         return await self._store.read(lambda tx: tx.events.load(event_id))
 
     async def count(self, scope: EventScope) -> int:
-        """Return the number of the newest event in a scope; 0 if there is none."""
+        """Return the number of the newest event in a scope, or 0 if there is none."""
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
     async def wait(self, scope: EventScope, *, after: int) -> None:
@@ -676,7 +676,7 @@ class OutboxStore(_Port):
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
         """Store an effect.
 
-        If its kind, target and key were used before, return the effect that was stored first.
+        If the kind, target and key were used before, return the effect that was stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.

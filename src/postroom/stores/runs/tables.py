@@ -215,7 +215,7 @@ class _Drafts:
     def were_stored(self) -> bool:
         """Whether there are events, and all of them were already stored.
 
-        If so, the commit repeats an earlier one whose result was lost.
+        If all events were stored before, the commit repeats an earlier one whose result was lost.
         """
         return bool(self._events) and not self._new
 

@@ -71,8 +71,8 @@ class Threads(Tables):
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
         """Return threads, among the given ones or all, that have had no activity since a time.
 
-        They have no open or waiting run, no pending message and no child threads, and do not belong to a
-        chat.
+        The returned threads have no open or waiting run, no pending message and no child threads, and do not
+        belong to a chat.
         """
         parameters = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", parameters)]

@@ -134,7 +134,7 @@ class Together(Tables):
         return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
-        """Return the state of a thread from the rows that were read; None if more data is needed."""
+        """Return the state of a thread from the rows that were read, or None if more data is needed."""
         look = self._look(thread_id)
         state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
         runs = (state.open_run, state.latest_run)

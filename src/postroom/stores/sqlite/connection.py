@@ -234,7 +234,7 @@ def refuse_denied(path: Path) -> None:
     """Raise an error if this process cannot write the database or a file next to it; open nothing.
 
     SQLite creates the files next to a database with the mode of the database, and leaves them if it fails.
-    Such files would lock out the next process that opens the database, even of the same user.
+    These files would lock out the next process that opens the database, even of the same user.
 
     Raises:
         StoreReadOnly: A file is not writable; the error names the file's owner and the remedy.

@@ -119,7 +119,7 @@ class OwnFiles:
     def writing(self) -> Iterator[None]:
         """Accept the state of the file at the end of the context as written by this process.
 
-        This context surrounds each checkpoint, which is all that writes to the file.
+        Each checkpoint runs in this context; nothing else writes to the file.
         """
         with self._checkpoint:
             try:
@@ -193,7 +193,7 @@ class OwnFiles:
 
 
 def _which(path: Path) -> tuple[int, int] | None:
-    """Return the numbers that identify a file; None if the file does not exist."""
+    """Return the numbers that identify a file, or None if the file does not exist."""
     try:
         value = path.stat()
     except FileNotFoundError:
@@ -320,7 +320,7 @@ class Writer:
     """Makes changes one after another, in transactions that are durable before callers get results."""
 
     connection: sqlite3.Connection | None = None
-    """The connection; None until there was enough disk space to open it."""
+    """The connection, or None until there was enough disk space to open it."""
     _connection: sqlite3.Connection
 
     def __init__(

@@ -1,12 +1,12 @@
 """Detects damage in the log of a killed process, before SQLite reads the log and silently drops commits.
 
-SQLite reads a log up to the first frame with a wrong checksum, and drops the rest. This rolls back a
-transaction that a power failure interrupted. However, one flipped bit in the middle of the log would silently
-undo all later commits. An interrupted transaction is always the last one in its log, because the next
-transaction is written only after the previous one is on the disk. Therefore the check continues after a wrong
-frame with the frame's own checksum: a valid frame directly after the end of a transaction proves that this
-transaction was completely on the disk. Valid sequences elsewhere prove nothing. They may be the rest of an
-older, interrupted transaction whose beginning a shorter transaction has overwritten.
+SQLite reads a log up to the first frame with a wrong checksum, and drops the rest. Dropping the rest rolls
+back a transaction that a power failure interrupted. However, one flipped bit in the middle of the log would
+silently undo all later commits. An interrupted transaction is always the last one in its log, because the
+next transaction is written only after the previous one is on the disk. Therefore the check continues after a
+wrong frame with the frame's own checksum: a valid frame directly after the end of a transaction proves that
+this transaction was completely on the disk. Valid sequences elsewhere prove nothing. Other valid sequences
+may be the rest of an older, interrupted transaction whose beginning a shorter transaction has overwritten.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -69,7 +69,7 @@ def refuse_damaged_log(database: Path) -> None:
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
     """Copy a database and its damaged log under another name, and truncate the log at the damage.
 
-    Return the name of the copy; None if the log is not damaged, in which case nothing was done.
+    Return the name of the copy, or None if the log is not damaged, in which case nothing was done.
 
     Raises:
         StoreHeld: Another process uses the database.

@@ -45,7 +45,7 @@ def outline_of_file(file: Path) -> Outline:
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
-    """Return the ids of damaged messages; None if there are no check values. This call blocks.
+    """Return the ids of damaged messages, or None if there are no check values. This call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -66,7 +66,7 @@ def damaged_messages_of_file(file: Path) -> list[int] | None:
 
 
 def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
-    """Return the identity of a store; None if its schema is too old to have one. This call blocks.
+    """Return the identity of a store, or None if its schema is too old to have one. This call blocks.
 
     Raises:
         StoreError: The file cannot be read.

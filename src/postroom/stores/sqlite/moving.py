@@ -100,7 +100,7 @@ class SqliteSide:
     def copied_from(self) -> str | None:
         """Return the id of the store of which this file is an unfinished copy.
 
-        Return None if it is not such a copy.
+        Return None if this file is not an unfinished copy.
         """
         rows = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
         return str(rows[0][0]) if rows else None
@@ -179,7 +179,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
         StateError: The source does not exist, is older than this release, or belongs to another program; or
             the file is not a database.
         SchemaTooNew: A newer release wrote the file.
-        WrongStore: Its log is damaged.
+        WrongStore: The log of the database is damaged.
     """
     if not path.exists():
         if not is_target:

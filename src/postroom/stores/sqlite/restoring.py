@@ -41,7 +41,7 @@ class Restored:
     source: Path
     database: Path
     former: Path | None
-    """The path of the former database; None if there was none."""
+    """The path of the former database, or None if there was none."""
     schema: int
     size: int
     done: bool
@@ -77,7 +77,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         StoreCorrupt: The backup is damaged, or is not a postroom database.
         SchemaTooNew: A newer release wrote the backup.
         InvalidArgument: The file is a live database, not a backup.
-        StoreReadOnly: This user may not read the backup or write the database.
+        StoreReadOnly: This user has no permission to read the backup or to write the database.
     """
     for path in (wish.source, wish.database):
         if not path.name:
