@@ -1,7 +1,7 @@
 """Background work of a service; every task has an owner that sees how it ends, and tests control the time.
 
-If one task starts a service and another task closes it, the service cannot keep a `TaskGroup` open meanwhile,
-so it owns a `Tasks` object instead. Within one piece of work, `TaskGroup` should be used.
+If one task starts a service and another task closes it, the service cannot keep a `TaskGroup` open in
+between, so it owns a `Tasks` object instead. Within one piece of work, `TaskGroup` should be used.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Tasks:
         self._running.discard(task)
 
     async def settled(self) -> None:
-        """Wait until no task is active, including tasks that start meanwhile."""
+        """Wait until no task is active, including tasks that start during the wait."""
         while self._running:
             await asyncio.wait(self._running)
 
@@ -102,7 +102,7 @@ class Tasks:
             await asyncio.wait(others)
 
     def _unheard(self, task: "asyncio.Task[Any]") -> None:
-        """Log the error that a cancelled caller would have got; a rejected call is no error."""
+        """Log the error that a cancelled caller would have got; a rejected call is not an error."""
         if not task.cancelled() and isinstance(error := task.exception(), PostroomError):
             self._running.discard(task)
             _LOG.warning("caller.gone", task=task.get_name(), reason=error.describe())

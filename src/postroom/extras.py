@@ -11,7 +11,7 @@ def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
 
     In a clone of the repository, the command is `make extra`. Elsewhere, the command reinstalls postroom from
-    where it was installed: a folder, a file, a repository or the package index.
+    the source of this installation: a folder, a file, a repository or the package index.
     """
     try:
         text = metadata.distribution("postroom").read_text("direct_url.json")

@@ -75,7 +75,7 @@ class Leases:
         """A lock that is held while leases are acquired, so that a release waits for this."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Acquire a lease as soon as it is free, and renew it from then on.
+        """Acquire a lease when it becomes free, and renew it from then on.
 
         `taken` is called after each acquisition, to recover work that another server has left.
         """

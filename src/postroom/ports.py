@@ -65,7 +65,7 @@ class RunEffects:
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Record that a run's questions can no longer be answered, in the change that ends its wait.
 
-        The hook is called after `write`, with the run as it was while it waited.
+        The hook is called after `write`, with the run in its former state.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
@@ -134,7 +134,7 @@ class RunControl:
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution, or None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, as it was when the run got its messages, or None if it is not a mail agent."""
+    """The agent of the run at the time when the run got its messages, or None if it is not a mail agent."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None

@@ -3,7 +3,7 @@
     threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
             a sync run ◀──────── on a thread of its own
 
-Each method waits for its asynchronous counterpart; this module contains no logic of its own.
+Each method waits for its asynchronous counterpart; this module contains no other logic.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """What happens to input for a busy thread, in the library, in mail and in chats.
+    """The policy for input to a busy thread, in the library, in mail and in chats.
 
     interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
     the active run reads the input at its next step; if the run cannot, the input waits its turn. collect: the

@@ -239,7 +239,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the dispatch as it is first stored, with the epoch of the thread.
+        """Return the dispatch in the form that is stored first, with the epoch of the thread.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.

@@ -598,7 +598,7 @@ class WrongToken(AccessError):
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to a different agent than the one that the call names."""
+    """The token belongs to another agent than the call names."""
 
     code = "identity_mismatch"
     default_remedy = "use the name of the agent that the token belongs to"
@@ -912,7 +912,7 @@ class ContentFiltered(InferenceError):
 
 
 class InternalError(PostroomError):
-    """postroom broke one of its own rules, and nothing was changed."""
+    """A defect in postroom broke an internal rule, and nothing was changed."""
 
     code = "internal_rule_broken"
     branch = "internal error"

@@ -519,7 +519,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """How long messages are kept. None for `project`, `topic` or `thread` matches any value."""
+    """The retention period of messages. None for `project`, `topic` or `thread` matches any value."""
 
     project: str | None = None
     """The path, alias or slug of the project."""

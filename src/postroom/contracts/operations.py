@@ -162,7 +162,7 @@ class Operation:
 
     @property
     def summary(self) -> str:
-        """What the operation does, in one sentence."""
+        """The effect of the operation, in one sentence."""
         return self._doc.partition("\n")[0]
 
     @property

@@ -27,7 +27,7 @@ class OutboxStatus(StrEnum):
 
 
 class NackOutcome(StrEnum):
-    """What happened to an effect after a failed attempt."""
+    """The new state of an effect after a failed attempt."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"

@@ -150,7 +150,7 @@ def person(name: str) -> Answerer:
 
 
 class Given(Record, frozen=True, kw_only=True):
-    """An answer as it was given on an interface, before it is checked."""
+    """An answer from an interface that was not checked yet."""
 
     value: Json
     """The answer: a boolean, a text that a person typed, or the fields of a form."""

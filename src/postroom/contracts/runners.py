@@ -381,7 +381,7 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
+    """The runs of an agent that share a client session: those of one mail thread, or all."""
 
     THREAD = "thread"
     AGENT = "agent"

@@ -116,13 +116,13 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """What happens when a question times out; a missing answer never counts as a yes."""
+    """The consequence of a question's timeout; a missing answer never counts as a yes."""
 
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run continues, and is told that nobody answered."""
+    """The run continues without an answer."""
 
 
 def _shorten(arguments: Json, most: int = 600) -> str:
@@ -231,7 +231,7 @@ class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """State that an executor stores between steps, in a format of its own."""
+    """State that an executor stores between steps, in its own format."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)

@@ -19,18 +19,18 @@ SCHEDULES: Final = "schedules"
 
 
 class Missed(StrEnum):
-    """What happens to ticks that were missed because no worker was running."""
+    """The policy for ticks that were missed because no worker was running."""
 
     SKIP = "skip"
     """Missed ticks are skipped, and the schedule continues with the next tick."""
     ONCE = "once"
-    """All missed ticks are replaced by one submission."""
+    """A single submission replaces all missed ticks."""
     ALL = "all"
     """Each missed tick is submitted, but only the newest ticks, up to a maximum."""
 
 
 class Overlap(StrEnum):
-    """What happens at a tick if the previous submission is still open."""
+    """The policy for a tick while the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"

@@ -61,7 +61,7 @@ class Accept:
     """The threads that the change has locked."""
     put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
-    """Returns whether a thread has reached its limit of waiting messages, so that it accepts no more."""
+    """Returns whether a thread has reached its limit of waiting messages, and refuses further ones."""
 
     def __call__(
         self,
@@ -181,7 +181,7 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """What hooks have already done in an agent's turns: held up their end, or added a line."""
+    """The actions of hooks in an agent's turns so far: holding up their end, or adding a line."""
 
     held_seq: int = 0
     """Messages up to this number no longer hold up the end of a turn, because they did so before or were

@@ -130,7 +130,7 @@ class Work:
     why: str = ""
     """Why the run is not executing or, if it ended without success, why it ended."""
     gate: str = ""
-    """What a queued run waits for, as a word of the queue, or "" if the run is not queued."""
+    """The obstacle of a queued run, as a word of the queue, or "" if the run is not queued."""
     until: int | None = None
     """When that obstacle ends, if the time is known."""
     questions: int = 0

@@ -228,7 +228,7 @@ class Budgets:
 
         A run is held while another run asks, or while the rest of a budget is reserved for other runs; the
         second reason does not hold a run that a caller waits for (`is_now`). A run whose question was
-        approved starts even if other runs have used up the approved amount meanwhile. `starting` counts the
+        approved starts even if other runs have already used up the approved amount. `starting` counts the
         runs of each scope that are about to start; a run that may start is added to it.
         """
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):

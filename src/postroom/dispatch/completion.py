@@ -105,7 +105,7 @@ _DEFECTS = (
 )
 """Exceptions that mean a permanent failure, after which a retry cannot help."""
 Ended = AgentRunResult | BaseException
-"""What an executor returned or raised."""
+"""The result that an executor returned, or the error that it raised."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that ended without an acknowledgement, each with its ended run."""
 _RECONCILIATIONS = {
@@ -116,7 +116,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """What the queue does with a dispatch after its execution."""
+    """The action of the queue on a dispatch after its execution."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -276,7 +276,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process has claimed, with its run and messages as they were at the claim."""
+    """A dispatch that this process has claimed, with its run and messages at the time of the claim."""
 
     dispatch: RunDispatch
     instance_id: str
@@ -291,7 +291,7 @@ class Claimed(Record, frozen=True, kw_only=True):
     beginning: object | None = None
     """The value that `RunEffects.begin` returned in the claiming transaction."""
     start: Start | None = None
-    """What limits and budgets decided about the start of the run, or None without limits and budgets."""
+    """The decision of limits and budgets about the start of the run, or None without limits and budgets."""
 
     @property
     def rows(self) -> Beginning:
@@ -746,8 +746,8 @@ class Completion:
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
         """Return the writes of an earlier attempt that stored this end but lost its reply, or None otherwise.
 
-        A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end
-        meanwhile.
+        A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end after
+        that.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -1072,7 +1072,7 @@ class Completion:
 
         The run ends as cancelled unless `termination` states another reason.
 
-        Return the run as it was before the change; the caller must call `told_cancelled` after the commit.
+        Return the run in its state before the change; the caller must call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1250,7 +1250,7 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
 def as_ended(
     run: RunRecord, dispatch: RunDispatch, result: AgentRunResult, answer_id: str | None, *, now: int
 ) -> tuple[RunRecord, Message | None]:
-    """Return the run as it is after an execution with this result, and its answer as a message.
+    """Return the run in its state after an execution with this result, and its answer as a message.
 
     `answer_id` is None if there is no answer, or if the executor has stored the answer.
     """

@@ -70,7 +70,7 @@ class MailboxConfig:
     """How long a claim lasts without a renewal. A renewal may take up to a third of this time."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: Duration = timedelta(seconds=10)
-    """How often a lease is renewed, but at most two thirds of `lease_ms`."""
+    """The interval at which a lease is renewed, at most two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
     """The delay after which a failed renewal is repeated.
 

@@ -328,7 +328,7 @@ class Rounds:
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets prevent from starting, many in one change; return their number.
 
-        Thousands of threads may wait for a used-up budget; separately, each would need a change of its own to
+        Thousands of threads may wait for a used-up budget; one by one, each would need a separate change to
         be held. The method also returns the threads that wait for other runs of their budget to end.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()

@@ -96,7 +96,7 @@ from postroom.stores.store import Transaction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingInput:
-    """The pending messages of a thread, as they are available to one run."""
+    """The pending messages of a thread that one run can read."""
 
     core: Core
     events: ServerEvents
@@ -537,7 +537,7 @@ class Dispatcher:
     ) -> bool:
         """Reserve the thread's worker and a slot for a claim; return False if either is taken.
 
-        The method runs without a pause, so no other task can take them meanwhile.
+        The method never awaits, so no other task can take them in between.
 
         Without `has_turn`, the thread gets no slot while older work waits for one.
         """
@@ -686,7 +686,7 @@ class Dispatcher:
     async def ends_are_stored(self) -> None:
         """Wait, for 2 to 102 ms, until the runs whose ends are being stored have freed their slots.
 
-        Short runs that start together also end together, so that their slots can be filled by one commit.
+        Short runs that start together also end together, so one commit can fill their slots again.
         """
         await asyncio.sleep(_TOGETHER_S)
         if self._ending:
@@ -992,7 +992,7 @@ class Dispatcher:
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that this process does not execute; do nothing if another one owns it.
+        """Release a claimed dispatch that this process does not execute; do nothing if another process does.
 
         Only an execution that `failed` counts as an attempt. If the store fails, a later poll releases the
         dispatch.
@@ -1205,7 +1205,7 @@ class _Held:
     """Wraps an executor's work in an awaitable that pauses while the claim is uncertain.
 
     A process that was frozen or disconnected may continue at any point of its work, although another process
-    may have claimed the work meanwhile. Therefore the claim is checked before each step.
+    may already have claimed the work. Therefore the claim is checked before each step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:

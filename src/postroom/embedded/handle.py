@@ -450,7 +450,7 @@ def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
 
 
 def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
-    """Return the state of a run; for an open run, the dispatch tells whether it is running or queued."""
+    """Return the state of a run; for an open run, the dispatch shows whether it is running or queued."""
     if row is not None and row.status is RunDispatchStatus.CLAIMED:
         return State.RUNNING
     if row is not None and row.status is RunDispatchStatus.QUEUED:

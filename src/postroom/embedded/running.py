@@ -303,7 +303,7 @@ class Run:
         choices: Sequence[str] = (),
         form: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """Ask a person and return the answer; meanwhile the run waits without occupying a worker.
+        """Ask a person and return the answer; until then, the run waits without occupying a worker.
 
         When the answer arrives, the function starts again from the beginning, so put earlier work into steps.
         A question is identified by its `name` or, without a name, by its text; questions with the same text

@@ -294,7 +294,7 @@ class BackgroundTaskTool:
 
 
 class CancelTaskTool:
-    """A tool that cancels a background task of its own thread."""
+    """A tool that cancels a background task of the same thread."""
 
     descriptor = ToolDescriptor(
         id="cancel_task",

@@ -245,7 +245,7 @@ class RunLog:
         self.steps = 0
         """The number of steps since the last checkpoint."""
         self.record = fresh
-        """The run as it was last written."""
+        """The last written state of the run."""
         self.state = RuntimeState(run_id=fresh.run_id)
         """The state that the next checkpoint writes."""
 
@@ -255,7 +255,7 @@ class RunLog:
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the stored run; if it is not stored yet, return the run as it was at its start.
+        """Return the stored run; if it is not stored yet, return its state at the start.
 
         Raises:
             ForeignThread: The run belongs to another thread.

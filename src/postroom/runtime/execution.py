@@ -260,7 +260,7 @@ class Execution:
         self._usage += usage
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
-        """Return the caller's tools, except those that have the name of a tool of postroom."""
+        """Return the caller's tools, except tools with the name of a postroom tool."""
         caller_request = CallerRequest.newest(self._log.messages)
         return tuple(tool for tool in caller_request.tools if tool.name not in self._with.calls.tools)
 

@@ -112,7 +112,7 @@ class ActiveRun:
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put unused messages back, in front of those that have arrived meanwhile."""
+        """Put unused messages back, in front of newer ones."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:

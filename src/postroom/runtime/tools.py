@@ -14,7 +14,7 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool gets in addition to the arguments of a call.
+    """The context of a tool call, which the tool gets in addition to the arguments.
 
     `decision` is the decision that was made while this call was suspended, or None if it was never suspended.
     If the call must be made again, the decision is never a denial.

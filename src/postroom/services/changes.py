@@ -1,4 +1,4 @@
-"""Asks Git what has changed in a run's working folder since the run started.
+"""Asks Git for the changes in a run's working folder since the run started.
 
 Git only reads the repository. Settings of the repository that could start programs (filters, hooks, external
 diffs, a file system monitor) are turned off, because agents can change them.

@@ -124,7 +124,7 @@ class RunService:
         """Return the number of dead letters that only an operator can handle.
 
         The dead letter of a chat's run is not counted, because the person in the chat has received the reason
-        as an answer. If the answer could not be delivered, the outbox has a dead letter of its own.
+        as an answer. If the answer could not be delivered, the outbox has a separate dead letter.
 
         Raises:
             StoreError: The dead letters could not be counted.
@@ -153,7 +153,7 @@ class RunService:
         return longest
 
     async def stop(self) -> None:
-        """Return active runs to the queue and stop; before a start, do nothing."""
+        """Return active runs to the queue and stop; do nothing before a start."""
         await self.mailbox.aclose(timedelta(0))
 
 

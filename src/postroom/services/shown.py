@@ -1,6 +1,6 @@
 """Where people saw a question: by mail, in a chat, on the pages, in a notification, in a client's window.
 
-Mail and chats have records of their own: the message that asks, and the card with the buttons. For all other
+Mail and chats have their own records: the message that asks, and the card with the buttons. For all other
 places, one event is stored when a question is first shown there. The key of the event prevents a second one,
 so loading a page again writes nothing.
 """

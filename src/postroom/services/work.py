@@ -1,4 +1,4 @@
-"""The runs as people see them, on pages and at the command line, where they cancel and retry runs."""
+"""The view of runs for people, who cancel and retry runs on pages and at the command line."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -85,7 +85,7 @@ class PendingChanges(Generic[S]):
             self.queue.put(change)
 
     def stop(self) -> None:
-        """Accept no more changes.
+        """Stop accepting changes.
 
         After the last change, the thread receives None. A repeated call has no effect.
         """
@@ -141,7 +141,7 @@ class LookingThreads:
         self._pending.put(PendingChange(run=look))
 
     def close(self) -> None:
-        """Accept no more work, and wait until the queued work is done; a repeated call has no effect."""
+        """Stop accepting work, and wait until the queued work is done; a repeated call has no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -165,7 +165,7 @@ def no_stop_iteration() -> RuntimeError:
 
 
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
-    """Set this error for each change that has not raised an error of its own."""
+    """Set this error for each change that has not raised one itself."""
     for change in group:
         if change.error is None:
             # Each caller gets its own instance, because raising an error writes a traceback into it.
@@ -210,7 +210,7 @@ def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> 
 
 
 class Engine(Protocol):
-    """Runs functions within a transaction, in threads of its own."""
+    """Runs functions within a transaction, in its own threads."""
 
     @property
     def identity(self) -> str:
@@ -300,7 +300,7 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Raise an error if the user lacks a permission on a table; all tables are checked by one query.
+        """Raise an error if the user lacks a permission on a table; one query checks all tables.
 
         Raises:
             StoreReadOnly: A permission is missing; the remedy states how to grant it.

@@ -111,7 +111,7 @@ class EventTables(Tables):
 
         The event is not written if its key was used before, or if the execution has lost its claim.
 
-        Nothing is read before the write, because the caller needs no number and no earlier event.
+        The write needs no read before it, because the caller needs no number and no earlier event.
         """
         options, answer, now = draft.options, with_answer(ended_run), self._now()
         event_id = f"evt_{now:012x}{self._new_id()[:20]}"  # ids are appended at the end of their index

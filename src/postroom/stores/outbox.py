@@ -152,9 +152,9 @@ class OutboxTables(Tables):
 
         Effects whose claim by another process has expired are included.
 
-        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead. Of
-        the effects with one order key, only the oldest one that is neither delivered nor a dead letter is
-        claimed. The caller must hold `line_lock`.
+        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead.
+        Among effects with the same order key, only the oldest open effect is claimed. The caller must hold
+        `line_lock`.
         """
         now, token = self._now(), self._new_id()
         taken: list[OutboxMessage] = []
@@ -264,7 +264,7 @@ class OutboxTables(Tables):
         return tuple(map(_effect, rows))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; its attempts are counted anew, but its last error is kept.
+        """Make a dead letter pending and due now; its attempts are reset to 0, but its last error is kept.
 
         Return None if it is not a dead letter. If several callers revive it at the same time, only one of
         them gets it.

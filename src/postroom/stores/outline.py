@@ -66,7 +66,7 @@ class Outline:
     states: dict[str, int]
     """The number of dispatches, keyed by state."""
     queue: list[dict[str, object]]
-    """At most 500 open dispatches and dead letters; the one that changed least recently comes first."""
+    """At most 500 open dispatches and dead letters; the least recently changed comes first."""
 
 
 def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:

@@ -75,7 +75,7 @@ class SqlTransaction(Protocol):
     Each write is added. On PostgreSQL, the changes of a group share this dictionary, because they hold that
     lock until they are committed.
 
-    No other change can modify the spending meanwhile.
+    No other change can modify the spending in the meantime.
     """
 
     instant: int | None

@@ -4,7 +4,8 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities, postroom supports only notices. Requests for files and terminals are refused.
+Postroom supports only one of the optional capabilities, notices. Requests for files and terminals are
+refused.
 
 A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
 request. The id of a question is computed from everything that the agent reported about the call, even from

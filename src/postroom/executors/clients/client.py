@@ -37,7 +37,7 @@ class Shape(StrEnum):
 
 @dataclass(slots=True)
 class Said:
-    """What a program's output has told so far."""
+    """The data that has been read from a program's output so far."""
 
     answer: str | None = None
     error: str | None = None
@@ -50,7 +50,7 @@ class Said:
     must_end: bool = False
     """Whether the program always reports its end, unless its output was truncated."""
     earlier: str = ""
-    """The answers of earlier turns; a message after such an answer gets an answer of its own."""
+    """The answers of earlier turns; a message after such an answer gets a separate answer."""
     last: str = ""
     """The last event in the output, under the program's name for it."""
     starts_anew: bool = False
@@ -114,7 +114,7 @@ class Steering(ABC):
         self._cwd = cwd
         self._session = session
         self.is_over = False
-        """Whether the program has finished its work, so that it gets no more messages."""
+        """Whether the program has finished its work, so that it gets no further messages."""
 
     @abstractmethod
     def begin(self) -> None:

@@ -93,9 +93,9 @@ def _links(home: Path) -> Iterator[tuple[str, Path]]:
 def _session_to_load(session: str) -> str:
     """Return the id of a session with a leading space.
 
-    Before Gemini looks for a session, it creates a record with a name made of the minute and the id. With the
-    unchanged id, this record would overwrite a session that was created in the same minute. Gemini then looks
-    for the id without the space.
+    Before Gemini searches for a session, it creates a record with a name made of the minute and the id. With
+    the unchanged id, this record would overwrite a session that was created in the same minute. Gemini then
+    searches for the id without the space.
     """
     return f" {session.strip()}"
 

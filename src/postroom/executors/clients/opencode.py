@@ -33,8 +33,8 @@ _PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
 def _read(said: Said, line: Mapping[str, Any]) -> str:
     """Parse `opencode run --format json`; the texts of the last step with text are the answer.
 
-    If another step follows the last step of a turn, it answers messages that have arrived meanwhile, and both
-    answers are kept.
+    If another step follows the last step of a turn, it answers messages that arrived during the turn, and
+    both answers are kept.
     """
     kind, part = line.get("type"), table_in(line, "part")
     said.session = text_in(line, "sessionID") or text_in(part, "sessionID") or said.session

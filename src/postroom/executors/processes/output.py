@@ -83,7 +83,7 @@ class Tail:
     def text(self) -> str:
         """Return the bytes that were kept as text.
 
-        If the beginning is missing, a note says so. Invalid UTF-8 is replaced.
+        A note marks a missing beginning. Invalid UTF-8 is replaced.
         """
         kept_text = self.plain()
         if not self.is_cut:
@@ -238,7 +238,7 @@ class StdinWriter(asyncio.Protocol):
             self._on_full()
 
     def finish(self) -> None:
-        """Close the pipe when the program has read all that was written."""
+        """Close the pipe when the program has read everything."""
         if self._transport is not None:
             self._transport.close()
 

@@ -92,7 +92,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
     """Return the body of the request for a run; `base` is this server's URL, or None if it is unreachable.
 
-    Repeated requests for a run have the same body, unless the runner was changed or mail was read meanwhile.
+    Repeated requests for a run have the same body, unless the runner was changed or mail was read in between.
     """
     body = {
         "kind": "run",

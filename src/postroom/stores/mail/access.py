@@ -109,7 +109,7 @@ if TYPE_CHECKING:
 class EventRecorder:
     """Writes the log entries of one change, and numbers them in each log.
 
-    Each change has an object of its own.
+    Each change has its own recorder.
     """
 
     _tx: SqlTransaction
@@ -757,7 +757,7 @@ class TimelineReads:
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return each agent's last attempt that started before a time.
 
-        Earlier attempts of the agent are not returned, because they had ended by then.
+        Earlier attempts of the agent are not returned, because they had ended before that time.
         """
         return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
 
@@ -2392,7 +2392,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """Reads and changes mail in one transaction; each transaction has an object of its own."""
+    """Reads and changes mail in one transaction; each transaction has its own object."""
 
     @override
     def insert_project(

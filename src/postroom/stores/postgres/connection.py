@@ -425,8 +425,8 @@ class Connection:
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
         """Queue a named query with encoded values; its rows are available after `wait`.
 
-        Queries that differ only in their values are sent as one statement. Statements that are sent meanwhile
-        are executed first, and queries for locks before other queries.
+        Queries that differ only in their values are sent as one statement. Statements that are sent in the
+        meantime are executed first, and queries for locks before other queries.
         """
         answer = Answer(statement.name)
         self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
@@ -694,7 +694,7 @@ def _connect(address: Address) -> pq.abc.PGconn:
 
 
 def _connect_to_host(host: str, within: timedelta) -> pq.abc.PGconn:
-    """Connect to one host; other threads can run meanwhile."""
+    """Connect to one host; other threads can run at the same time."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()
     waits = {

@@ -189,7 +189,7 @@ class DatabaseClock:
 
 
 class _About(NamedTuple):
-    """What the engine reports about the schema."""
+    """The facts about the schema that the engine reports."""
 
     identity: str
     checks_pages: bool

@@ -1,4 +1,4 @@
-"""Sends notifications between processes with LISTEN and NOTIFY, over a connection and a thread of their own.
+"""Sends notifications between processes with LISTEN and NOTIFY, over a separate connection and thread.
 
 Notifications are sent in batches after the commit, over a connection that does not wait for the disk. NOTIFY
 within the transactions themselves would allow only one transaction of the database to commit at a time.

@@ -12,7 +12,7 @@ are made again on a new connection.
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
 deferred changes run again from their start. Changes can run again because a change depends only on the data
-that it reads. If another change with the same lock was completed meanwhile, a deferred change repeats its
+that it reads. If another change with the same lock was completed before that, a deferred change repeats its
 queries, because their answers may have changed. Changes without a common lock are independent of each other,
 as if they used two connections.
 

@@ -696,9 +696,8 @@ class OutboxStore(_Port):
 
         Effects whose claim by another process has expired are included.
 
-        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead. Of
-        the effects with one order key, only the oldest one that is neither delivered nor a dead letter is
-        claimed.
+        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead.
+        Among effects with the same order key, only the oldest open effect is claimed.
         """
         line = line_lock(kind, target)
 
@@ -755,7 +754,7 @@ class OutboxStore(_Port):
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; its attempts are counted anew, but its error is kept.
+        """Make a dead letter pending and due now; its attempts are reset to 0, but its error is kept.
 
         Return None if there is no such dead letter. If several callers revive it at the same time, only one
         of them gets it.
@@ -817,7 +816,7 @@ def page(limit: int) -> int:
 
 
 def _at(tx: Transaction, now: int | None) -> Transaction:
-    """Return the transaction after its locks were taken, with the given time instead of its own."""
+    """Return the transaction after its locks were taken, with the given time as its time."""
     if now is not None:
         tx.sql.instant = now
     return tx

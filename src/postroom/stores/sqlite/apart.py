@@ -51,7 +51,7 @@ class Apart:
         return digest
 
     def close(self) -> None:
-        """Accept no more work and stop active work; thread-safe, and a repeated call has no effect."""
+        """Stop accepting work and stop active work; thread-safe, and a repeated call has no effect."""
         self._is_closed = True
         for process in tuple(self._running):
             with suppress(ProcessLookupError):

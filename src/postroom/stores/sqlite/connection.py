@@ -127,7 +127,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
     single folder. A hard link in the same folder is also allowed, because a restore creates one.
 
     Raises:
-        WrongStore: The file has a hard link in another folder, or is a mount of its own.
+        WrongStore: The file has a hard link in another folder, or is itself a mount.
         StoreError: The file's folder, or the system's list of mounts, cannot be read.
     """
     try:

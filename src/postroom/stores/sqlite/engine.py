@@ -921,7 +921,7 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     writes its metadata with each fsync, too: a durable commit took 0.10 ms on an existing log and 0.19 ms on
     a growing one. SQLite truncates the log when the last connection closes, so this is done each time the
     database is opened. The database keeps the same number of bytes as free pages, which the next messages
-    fill. Nothing is reserved if less than ten times the size is free on the disk.
+    fill. If less than ten times the size is free on the disk, the log is not extended.
     """
     if shutil.disk_usage(path.parent).free < 10 * size:
         return

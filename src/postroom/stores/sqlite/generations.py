@@ -65,7 +65,7 @@ def generation_file(database: Path) -> Path:
 
 
 def forget_generation(database: Path) -> None:
-    """Delete the file, so that the database is accepted as it is when it is opened next.
+    """Delete the file, so that the database is accepted in its present state at the next start.
 
     Raises:
         OSError: The file cannot be deleted.
