@@ -38,7 +38,7 @@ LENGTH: Final = timedelta(seconds=30)
 AGAIN_AFTER: Final = timedelta(seconds=1)
 """The pause before a failed change is repeated."""
 _SERVERS_KEPT: Final = timedelta(hours=1)
-"""How long entries of former servers are kept in the database."""
+"""The time for which entries of former servers are kept in the database."""
 
 
 class Leases:

@@ -32,15 +32,16 @@ _LOG = get_logger(__name__)
 POLL: Final = timedelta(seconds=1)
 """Maximum time until a lost notification, an expired lease or the end of a pause is noticed."""
 GATHERING: Final = timedelta(milliseconds=100)
-"""How long a batch waits for more effects, so that many effects in a row become one batch."""
+"""The time that a batch waits for more effects, so that many effects in a row become one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long notifications are collected after a round, which starts all due effects up to its limit."""
+"""The time for which notifications are collected after a round, which starts all due effects up to its limit.
+"""
 KEPT: Final = timedelta(days=7)
-"""How long the key of a performed effect prevents a duplicate."""
+"""The time for which the key of a performed effect prevents a duplicate."""
 PURGED_EVERY: Final = timedelta(hours=1)
 _PURGED_AT_ONCE: Final = 1_000
 GRACE: Final = timedelta(seconds=5)
-"""How long a stop waits for effects that are being performed."""
+"""The time that a stop waits for effects that are being performed."""
 
 Place = tuple[str, str]
 """The kind and the target of an effect."""

@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """How the run was requested."""
+    """The way in which the run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"

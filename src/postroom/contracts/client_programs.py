@@ -40,7 +40,7 @@ class ClientProgram:
     The field is empty if all tested releases support the hooks.
     """
     why_oldest: str = ""
-    """How older releases were observed to behave."""
+    """The observed behaviour of older releases."""
 
     lists_servers: bool = False
     """Whether `mcp list` in a trusted folder lists the servers that are used there."""

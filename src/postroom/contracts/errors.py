@@ -639,7 +639,8 @@ class RunFailure(PostroomError):
     def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
         super().__init__(message, **facts)  # type: ignore[arg-type]
         self.retry_after_ms = retry_after_ms
-        """How long the called service asked its callers to wait, in milliseconds, or None if it did not ask.
+        """The time, in milliseconds, that the called service asked its callers to wait, or None if it did not
+        ask.
         """
 
 

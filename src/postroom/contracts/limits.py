@@ -148,7 +148,7 @@ class Spending(Record, frozen=True, kw_only=True):
     tokens: int = 0
     cost_micros: int = 0
     until: int | None = None
-    """When the scope's window ends, or None if it has no window."""
+    """The end of the scope's window, or None if it has no window."""
     asked_by: str = ""
     """The run that asks a person to extend the budget, on behalf of the scope. Set only in stored rows."""
     is_refused: bool = False

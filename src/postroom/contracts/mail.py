@@ -145,9 +145,9 @@ class Received(Record, frozen=True, kw_only=True):
     run_id: str | None
     """The agent's newest run that received the message, or None if no run received it."""
     delivered_at: int | None
-    """When the run received the message."""
+    """The time when the run received the message."""
     ended_at: int | None
-    """When the run ended, or None if it has not ended."""
+    """The time when the run ended, or None if it has not ended."""
     answer_of: str | None
     """The run whose answer is this message, or None if an agent or a person wrote the message."""
 
@@ -189,7 +189,7 @@ class Reservation(Record, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     ttl: int
-    """How long a renewal or the holder's activity extends the reservation, in milliseconds."""
+    """The time, in milliseconds, by which a renewal or the holder's activity extends the reservation."""
     released_at: int | None = None
     released_by: str = ""
     release_reason: str = ""
@@ -216,7 +216,7 @@ class Reach(Record, frozen=True, kw_only=True):
 
     agent_id: int
     granted: ContactStatus | None
-    """How the agent decided on a contact request from the sender."""
+    """The agent's decision on a contact request from the sender."""
     is_woken: bool
     """Whether the server can start a run of the agent, through a runner or a chat."""
     has_session: bool
@@ -359,12 +359,12 @@ class Attempt(Record, frozen=True, kw_only=True):
     run_id: str
     agent_id: int
     queued_at: int
-    """When the attempt was queued."""
+    """The time when the attempt was queued."""
     began_at: int
     ended_at: int | None = None
     outcome: Outcome = ""
     waited_until: int | None = None
-    """When a run that waited for a person was resumed, or its questions were withdrawn."""
+    """The time when a run that waited for a person was resumed, or its questions were withdrawn."""
     error: str = ""
 
 
@@ -388,7 +388,7 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
     run_id: str
     """The run of one of the attempts."""
     queued_at: int
-    """When the first attempt was queued."""
+    """The time when the first attempt was queued."""
     began_at: int
     ended_at: int
     is_cancelled: bool
@@ -526,7 +526,7 @@ class KeepRule:
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """How long the messages are kept; None puts them on hold."""
+    """The time for which the messages are kept; None puts them on hold."""
     unread_stays: bool = True
     """Whether messages are never deleted while they are unread or lack a requested acknowledgement."""
 

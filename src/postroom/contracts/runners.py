@@ -35,7 +35,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class RunnerKind(StrEnum):
-    """How a runner executes runs: by a program per run, a program with a protocol, a model or a server."""
+    """The kind of a runner: a program per run, a program with a protocol, a model loop, or a server."""
 
     COMMAND = "command"
     ACP = "acp"
@@ -388,7 +388,7 @@ class SessionPer(StrEnum):
 
 
 class PromptWay(StrEnum):
-    """How the program receives the prompt."""
+    """The way in which the program receives the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"

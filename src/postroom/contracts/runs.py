@@ -64,7 +64,7 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended: `value` is a stop code, an obstacle or an error text, and `detail` its code.
+    """The reason why a run ended: `value` is a stop code, an obstacle or an error, `detail` its code.
 
     If an agent has finished, `value` is None, or `CUT_OFF` if the answer reached the model's token limit.
     """
@@ -156,7 +156,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> int | None:
-        """When the run stops waiting for an answer, or None if it waits without a limit."""
+        """The time when the run stops waiting for an answer, or None if it waits without a limit."""
         return self.expires_at if self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO) else None
 
     def is_over(self, now: int) -> bool:

@@ -60,7 +60,7 @@ class Schedule:
     tick_at: int
     """The next tick."""
     next_at: int | None
-    """When work is submitted next, or None while the schedule is paused."""
+    """The time of the next submission, or None while the schedule is paused."""
     submitted: int = 0
     """Number of submissions."""
     passed_over: int = 0

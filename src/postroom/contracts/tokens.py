@@ -40,7 +40,7 @@ class KeptToken:
     created_at: int
     expires_at: int | None = None
     replaced_at: int | None = None
-    """When a newer token took over the name; the old token stays valid until it expires."""
+    """The time when a newer token took over the name; the old token stays valid until it expires."""
     revoked_at: int | None = None
     last_used_at: int | None = None
 

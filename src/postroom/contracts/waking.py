@@ -129,7 +129,7 @@ class MessageRun:
     delivered_at: int
     ended_at: int | None = None
     failure: str = ""
-    """Why the run failed to process the message; empty if the run did not fail."""
+    """The reason why the run failed to process the message; empty if the run did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class AskedQuestion:
     """The number of the question, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """How long an answer is accepted, in milliseconds, or None if there is no limit."""
+    """The time for which an answer is accepted, in milliseconds, or None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
@@ -188,7 +188,7 @@ class Nudges:
     fetched.
     """
     notified_at: int = 0
-    """When a hook last added a line during a turn, or 0 if none ever did."""
+    """The time when a hook last added a line during a turn, or 0 if none ever did."""
 
 
 _SESSION_BITS: Final = 31
@@ -249,7 +249,7 @@ class FileView:
     notice: int = 0
     """0 if the session knows the newest version, 1 if it must still be notified, 2 if it was notified."""
     used_at: int = 0
-    """When the session last used the file, from which the expiry of this record is computed."""
+    """The time of the session's last use of the file, from which the expiry of this record is computed."""
 
     @property
     def known_blob(self) -> str:

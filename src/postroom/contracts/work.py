@@ -128,11 +128,11 @@ class Work:
     """
     dispatch_id: str | None = None
     why: str = ""
-    """Why the run is not executing or, if it ended without success, why it ended."""
+    """The reason why the run is not executing or, if it ended without success, why it ended."""
     gate: str = ""
     """The obstacle of a queued run, as a word of the queue, or "" if the run is not queued."""
     until: int | None = None
-    """When that obstacle ends, if the time is known."""
+    """The time when that obstacle ends, if it is known."""
     questions: int = 0
     """Number of the run's questions, both open and answered."""
     parent_run_id: str | None = None

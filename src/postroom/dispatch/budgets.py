@@ -187,7 +187,7 @@ class Start(Record, frozen=True, kw_only=True):
     """The decision of limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """Why the run may not start now, or None if it may start."""
+    """The reason why the run may not start now, or None if it may start."""
     holds_thread: bool = False
     """Whether the thread is held, too. The run is not tried again until an answer, or the end of the window,
     releases its thread.

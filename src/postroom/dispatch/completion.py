@@ -82,7 +82,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Why = Literal["failed", "stopped", "released"]
-"""Why an execution has no result: it failed, its server stops, or it only returns its dispatch to the queue.
+"""The reason why an execution has no result: it failed, its server stops, or it only returns its dispatch to
+the queue.
 """
 _LOG = get_logger(__name__)
 _MAX_DOUBLINGS = 6
@@ -231,7 +232,7 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
 
 
 class LeaseEnd(StrEnum):
-    """Why an execution is stopped from outside."""
+    """The reason why an execution is stopped from outside."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"
@@ -318,10 +319,10 @@ class Job:
     begun: Claimed
     sink: ReconnectableEventSink
     stops_at: int
-    """When the work stops if its claim is not renewed; this is shortly before another process may claim it.
+    """The time when the work stops if its claim is not renewed, shortly before another process may claim it.
     """
     kept_since: int
-    """When the thread took its slot, which the thread's successive runs share."""
+    """The time when the thread took its slot, which the thread's successive runs share."""
     concluded: "asyncio.Future[None]"
     """A future that completes when the run has freed its slot."""
     has_followers: bool = False
@@ -337,7 +338,7 @@ class Job:
     told: EventSink = field(init=False)
     """The sink to which the executor writes; it stores some events, and passes all events to `sink`."""
     started_at: int = 0
-    """When the execution started, or 0 until the start is stored."""
+    """The time when the execution started, or 0 until the start is stored."""
     ended: Ended | None = None
     """The result or the error of the executor, or None if the executor was stopped."""
     result: AgentRunResult = field(init=False)
@@ -350,7 +351,7 @@ class Job:
     """The message id of the answer, or None if there is no answer, or if the executor has stored the answer.
     """
     ended_at: int = 0
-    """When the run ended. A dispatch that is due at this time may be claimed next."""
+    """The time when the run ended. A dispatch that is due at this time may be claimed next."""
     next: Claimed | None = None
     """The thread's next dispatch, if it was claimed by the transaction that ended this run."""
     has_looked: bool = False
@@ -362,7 +363,7 @@ class Job:
     comes_again: bool = False
     """Whether the dispatch was requeued, so that the run will be executed again."""
     end: LeaseEnd | None = None
-    """Why the execution was stopped from outside, or None if it was not stopped."""
+    """The reason why the execution was stopped from outside, or None if it was not stopped."""
     is_cancelled: bool = False
     """Whether the run was cancelled; after a failure, a cancelled run is not retried."""
     stops: Callable[[], None] | None = None

@@ -278,7 +278,7 @@ class Rounds:
         self._is_held_up = False
         """Whether due work could not be started, so that an immediate retry could not start it either."""
         self._due_at: int | None = None
-        """When the next delayed run is due, in milliseconds since the epoch, as the last poll found."""
+        """The time when the next delayed run is due, in milliseconds since the epoch, from the last poll."""
         self._clock = ClockWatch()
 
     async def poll(self) -> int:

@@ -29,7 +29,7 @@ from postroom.runtime.window import Windows
 from postroom.stores.runs.ports import ThreadStore
 
 CANCEL_WAIT_MS = 5_000
-"""How long `cancel_and_wait_by_thread` waits for the end of a run, in milliseconds."""
+"""The time, in milliseconds, that `cancel_and_wait_by_thread` waits for the end of a run."""
 
 
 def _new_id(kind: str) -> str:

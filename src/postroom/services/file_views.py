@@ -20,7 +20,7 @@ from postroom.mail.subscriptions import is_watched_file
 from postroom.services import notices
 
 TOGETHER: Final = 60_000
-"""If two agents write one file within this number of milliseconds, both are notified."""
+"""The maximum number of milliseconds between two agents' writes of one file after which both are notified."""
 TOLD_WITHIN: Final = 7 * 24 * 3_600_000
 """A session is notified of a change if it used the file within this number of milliseconds before.
 
@@ -33,7 +33,7 @@ SHOWN: Final = 3
 _WRITES: Final = ("whole", "part", "shell")
 
 How = Literal["read", "late", "glance", "unsure", "whole", "part", "shell", "named", "found"]
-"""How a tool uses a file.
+"""The way in which a tool uses a file.
 
 `late` is a read, of a version that the file no longer has, which an earlier hook could not report. `glance`
 is a read of a part. `unsure` is a read of a file that changed at about the same time. `named` is a file in a
@@ -63,7 +63,7 @@ class Findings:
     """The changes to report to an agent, and the records to store."""
 
     held: str = ""
-    """Why a write is held; empty if it may proceed."""
+    """The reason why a write is held; empty if it may proceed."""
     text: str = ""
     """The notice for the agent; empty if there is none."""
     changed: list[list[str]] = field(default_factory=list)

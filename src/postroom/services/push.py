@@ -67,9 +67,9 @@ POLL_WITHOUT: Final = timedelta(seconds=30)
 _REST: Final = 5
 """The pause after a round is this many times as long as the round, so that rounds need few resources."""
 _OVERLAP_MS: Final = 5_000
-"""How far back each round reads again, because changes are not committed in the order of their times."""
+"""The time by which each round reads back, because changes are not committed in the order of their times."""
 _KEPT_MS: Final = 24 * 3_600_000
-"""How long a notification is tried, and how long it is remembered after its end."""
+"""The time for which a notification is tried, and for which it is remembered after its end."""
 _TEST_MS: Final = 10_000
 """The minimum time between two test notifications."""
 _SECONDS: Final = 10

@@ -30,7 +30,7 @@ _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC6325
 """The order of the curve P-256."""
 _AUTH_BYTES: Final = 16
 _PROOF_SECONDS: Final = 12 * 3600
-"""How long a proof is valid; push services accept at most 24 hours."""
+"""The time for which a proof is valid; push services accept at most 24 hours."""
 
 
 class ServerKey:

@@ -75,20 +75,22 @@ _BELOW: Final = "snoozed/"
 _SHOWN: Final = 80
 """Maximum number of characters of each listed question."""
 _OPENS_LOOKS: Final = 30
-"""How often a number is searched for while the run that asks its question is starting."""
+"""The number of times that a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
 _LATELY_MS: Final = 7 * 24 * 3_600_000
-"""How long after its answer a question is found by a part of its number."""
+"""The time after its answer for which a question is found by a part of its number."""
 _MOST_NUMBERED: Final = 100
 """Maximum number of questions that are read for one number, or for the beginning of one."""
 _AT_ONCE: Final = 50
-"""How many runs are read at a time to end their wait, or to store by what their questions are found."""
+"""The number of runs that are read at a time to end their wait, or to store by what their questions are
+found.
+"""
 MAX_OPEN: Final = 50
 """Maximum number of runs of a project, or of chats, whose open questions a page shows."""
 MAX_COUNTED: Final = 500
 """Maximum number of open questions that are counted, and of snoozed ones that a count leaves out."""
 _BATCH: Final = 50
-"""How many runs are read at a time for a list of questions."""
+"""The number of runs that are read at a time for a list of questions."""
 
 
 class QuestionService:

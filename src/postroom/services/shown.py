@@ -1,4 +1,4 @@
-"""Where people saw a question: by mail, in a chat, on the pages, in a notification, in a client's window.
+"""The places where people saw a question: mail, a chat, the pages, a notification, or a client's window.
 
 Mail and chats have their own records: the message that asks, and the card with the buttons. For all other
 places, one event is stored when a question is first shown there. The key of the event prevents a second one,

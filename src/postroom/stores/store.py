@@ -198,7 +198,7 @@ class UnreadableRow:
     id: str
     reason: str
     at: int
-    """When the row was found, in milliseconds since the epoch."""
+    """The time when the row was found, in milliseconds since the epoch."""
 
 
 class SqlStore:
@@ -208,7 +208,7 @@ class SqlStore:
         self.engine = engine
         self.clock = engine.clock
         self.opened_at = self.clock.now()
-        """When the store was opened, in milliseconds since the epoch."""
+        """The time when the store was opened, in milliseconds since the epoch."""
         self.changes = changes or ChangeNotifier()
         """Notifications about commits of this and other processes."""
         self._seed = token_bytes(32)

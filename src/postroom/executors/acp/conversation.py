@@ -355,7 +355,7 @@ _RESTORES: Final = ("session/load", "session/resume")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why the conversation with an agent failed; `words` is the agent's own text."""
+    """The reason why the conversation with an agent failed; `words` is the agent's own text."""
 
     kind: type[CommandError]
     what: str

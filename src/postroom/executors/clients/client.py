@@ -69,7 +69,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a client connects to this server during one run: arguments, variables and private files.
+    """A client's connection to this server during one run: arguments, variables and private files.
 
     The user's own settings stay unchanged. The token is in an environment variable, and arguments and files
     contain only the name of this variable.
@@ -134,7 +134,7 @@ class Steering(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverAcp:
-    """How a client uses the Agent Client Protocol."""
+    """The way in which a client uses the Agent Client Protocol."""
 
     command: tuple[str, ...] = ()
     """The command that uses the protocol; empty if the client has none."""
@@ -184,7 +184,7 @@ class CodingClient:
     that will be created.
     """
     steering: type[Steering] | None = None
-    """How the client receives messages while it works, or None if it accepts none."""
+    """The way in which the client receives messages while it works, or None if it accepts none."""
     steering_plugin: Callable[[Mapping[str, str], str], Mapping[str, str]] | None = None
     """Returns the environment variables with which the client loads postroom's plugin.
 

@@ -10,7 +10,7 @@ from postroom.ports import PendingBoundary
 
 
 class StopReason(StrEnum):
-    """Why a program is stopped from outside."""
+    """The reason why a program is stopped from outside."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"

@@ -328,7 +328,7 @@ class Finished(Protocol):
 
 
 Ended = Finished | PostroomError | None
-"""How the work ended: with a finished program, with a failure, or with None if nothing was started."""
+"""The end of the work: a finished program, a failure, or None if nothing was started."""
 
 
 def nothing_more(activation: RunActivation) -> dict[str, str]:

@@ -35,11 +35,11 @@ class CommandLimits:
     """The grace period for processes that remain after the program has exited, unless `grace` is shorter."""
     kill_wait: timedelta = timedelta(seconds=5)
     drain: timedelta = timedelta(seconds=2)
-    """How long to wait for the output in a pipe after the last process of the run has ended."""
+    """The time to wait for the output in a pipe after the last process of the run has ended."""
     handshake: timedelta = timedelta(minutes=2)
-    """How long a program may take to answer the first request of its protocol."""
+    """The time that a program may take to answer the first request of its protocol."""
     farewell: timedelta = timedelta(seconds=2)
-    """How long a program may take to end its turn and exit, before its processes get SIGTERM."""
+    """The time that a program may take to end its turn and exit, before its processes get SIGTERM."""
     stream_per_second: int = 256 << 10
     most_output_bytes: int = 8 << 30
 

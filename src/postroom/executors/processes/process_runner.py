@@ -133,7 +133,7 @@ CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
-"""How long a shim may take to start a program; a fork is slow if memory is short."""
+"""The time that a shim may take to start a program; a fork is slow if memory is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,7 +448,7 @@ _LOCK: Final = "lock"
 _SETTINGS: Final = "settings"
 _LOOK_AGAIN_MS: Final = 50
 _CONTINUED_MS: Final = 1_000
-"""How long a stopped shim may take to kill the processes of its run after it is continued."""
+"""The time that a stopped shim may take to kill the processes of its run after it is continued."""
 _MARGIN_SECONDS: Final = 1.0
 """The server must have stopped its programs this number of seconds before the shims' deadline."""
 
@@ -611,7 +611,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended.
+    """The outcome of a program that has ended.
 
     Attributes:
         code: The exit code, negative after a signal, or None if the program could not be ended.

@@ -161,7 +161,7 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
-"""How long the other server may take to respond.
+"""The time that the other server may take to respond.
 
 If a run takes longer, the server must respond with 202, and send a callback later.
 """
@@ -250,7 +250,8 @@ _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
 """The time limit of the request that asks the other server to end a run."""
 STORE_MS: Final = 10_000
-"""How long the sender of a result waits until it is durable; then the sender must send the result again."""
+"""The time that the sender of a result waits until it is durable; then the sender must send the result again.
+"""
 _MARGIN_MS: Final = 1_000
 Answer = Result | PostroomError | None
 """A result, a failure, or None if the other server accepted the run."""

@@ -12,7 +12,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """When and where a session was last active.
+    """The time and place of a session's last activity.
 
     The activity is stored in the same transaction as the message.
     """

@@ -363,7 +363,7 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
 
 
 _LATEST = 20
-"""How many of a thread's newest runs are searched for the run that a message started."""
+"""The number of a thread's newest runs that are searched for the run that a message started."""
 MAX_ERROR_LENGTH = 2_000
 """Maximum number of characters of an error that an attempt stores; its run and dispatch store all."""
 _END_EVENTS: Mapping[Outcome, EventKind] = {

@@ -227,7 +227,7 @@ class PostgresEngine(Engine):
         self._steps = shipped_migrations("postgres")
         self._tables = tables_of(self._steps)
         self._unfit: StoreError | None = None
-        """Why this release can no longer use the schema, after another release has upgraded it."""
+        """The reason why this release can no longer use the schema, after another release has upgraded it."""
         self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod

@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(LiveRunCommand)
 LISTENED_FOR = timedelta(seconds=15)
 """The time after which a listener expires unless its process renews it."""
 LOOK_AFTER = timedelta(seconds=1)
-"""How often both sides check for changes, because a notification may be lost."""
+"""The interval at which both sides check for changes, because a notification may be lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
 

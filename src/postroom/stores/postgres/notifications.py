@@ -35,7 +35,8 @@ CONNECTS_AGAIN_AFTER: Final = timedelta(seconds=1)
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 """Minimum time between two batches of notifications."""
 LOOKS_EVERY: Final = timedelta(seconds=10)
-"""How often clocks are compared, and the schema is checked for compatibility with this release."""
+"""The interval at which clocks are compared, and the schema is checked for compatibility with this release.
+"""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
 _BEGUN: Final = "*"
 """A process sends this when it starts to listen or to send, so that all listeners check for changes."""

@@ -262,8 +262,8 @@ _WITHIN: Final = timedelta(hours=6)
 """The time limit for a step, and for waiting until another process has upgraded."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
-"""How long a step waits for a lock: a quarter of the time after which other statements that wait for a row or
-table fail.
+"""The time that a step waits for a lock: a quarter of the time after which other statements that wait for a
+row or table fail.
 """
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _MAX_PAUSE: Final = timedelta(seconds=30)

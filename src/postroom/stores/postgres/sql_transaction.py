@@ -105,7 +105,7 @@ class PostgresTransaction(SqlTransaction):
         self.failure: Exception | None = None
         self.may_defer = False
         self.runs = 0
-        """How often the change was run in its group."""
+        """The number of runs of the change in its group."""
         self.seen = 0
         """The number of changes in its group that were complete at its last run."""
         self.shares_limits = False

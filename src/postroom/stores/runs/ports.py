@@ -57,7 +57,7 @@ from postroom.stores.store import SqlStore, Transaction
 T = TypeVar("T")
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=10)
-"""How often a waiting reader checks for events, because a notification may be lost."""
+"""The interval at which a waiting reader checks for events, because a notification may be lost."""
 
 
 class _Port:

@@ -287,8 +287,8 @@ UPDATE_AFTER = 500
 waits.
 """
 FORCE_MULTIPLIER = 10
-"""How many times these numbers are exceeded before a chore is done even under load, so that its work stays
-limited.
+"""The factor by which these numbers may be exceeded before a chore is done even under load, so that its work
+stays limited.
 """
 
 
