@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from postroom.contracts.errors import InvalidArgument
 
 SET_BACK_MS: Final = 2_000
-"""The minimum jump back, in milliseconds between two checks, with which the clock counts as set back."""
+"""The smallest jump back, in milliseconds, with which the clock counts as set back."""
 Ids = Callable[[], str]
 """A function that returns a new identifier with 36 characters."""
 Duration = timedelta | float

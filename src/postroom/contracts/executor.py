@@ -206,7 +206,7 @@ class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Wrap `within`, to which every method that the class does not define is forwarded."""
+        """Wrap `within`, and forward to it every method that the class does not define."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

@@ -379,7 +379,7 @@ class EndedAttempt(NamedTuple):
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):
-    """Successful attempts of one agent that started close together; a single attempt is a group, too."""
+    """Attempts of one agent that succeeded or were cancelled, and that started close together."""
 
     agent_id: int
     count: int

@@ -90,7 +90,7 @@ class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
     answer: dict[str, str] = field(default_factory=dict)
     """The fields of the form with which a yes or no is sent; empty if the notification only opens a page."""
     is_closed: bool = False
-    """Whether it replaces an earlier notification about which nobody must do anything any longer."""
+    """Whether the notification replaces an earlier one, and needs no action by a person."""
     expires_at: int | None = None
     """The time after which the notification is not delivered, because the question accepts no answer then."""
 
