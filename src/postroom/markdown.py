@@ -106,7 +106,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class Body:
     """A message body as a page shows it.
 
-    `tangled` means that it is shown as plain text, and `cut` that its end is missing.
+    `tangled` means that the body is shown as plain text, and `cut` that its end is missing.
     """
 
     html: Markup

@@ -111,7 +111,7 @@ class Held:
 
 
 BUDGET_TOOL: Final = "budget"
-"""The tool name in a question whether runs may continue after their budget is used up."""
+"""The tool name of a question that asks whether runs may continue after their budget is used up."""
 _HOUR: Final = timedelta(hours=1)
 _MAX_MONTH: Final = timedelta(days=31)
 _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")

@@ -12,7 +12,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
-"""The topic of notifications that effects may be due."""
+"""The topic under which listeners are notified that effects may be due."""
 NO_END: Final = 1_000_000
 """The maximum number of attempts for an effect whose handler decides when to stop."""
 

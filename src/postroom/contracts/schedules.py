@@ -15,7 +15,7 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 SCHEDULES: Final = "schedules"
-"""The topic of notifications that a schedule may be due earlier than before."""
+"""The topic under which listeners are notified that a schedule may be due earlier than before."""
 
 
 class Missed(StrEnum):

@@ -82,7 +82,7 @@ class Accept:
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
-"""Has no locked thread, so that every change that adds a message must run again with its threads locked."""
+"""An object without locked threads: a change that adds a message must run again with its threads locked."""
 
 
 QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")

@@ -132,7 +132,7 @@ class _Event:
     call: HookCall
     here: tuple[Location, ...]
     files: tuple[tuple[tuple[Location, ...], str], ...]
-    """Each file as the locations of its folder and its name there; no link remains to be resolved."""
+    """The locations of each file's folder, and the file's name there; no link remains to be resolved."""
     folders: Mapping[str, tuple[Location, ...]]
     """The locations of the folders of `call.files`."""
 

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple, Self
 from postroom.contracts.outbox import EffectPerformer
 
 WORK: Final = "work"
-"""The topic of notifications that a dispatch may be claimable."""
+"""The topic under which listeners are notified that a dispatch may be claimable."""
 MAIL: Final = "mail"
-"""The topic of notifications that mail was written."""
+"""The topic under which listeners are notified that mail was written."""
 WAKES: Final = "wakes"
-"""The topic of notifications that a message must start a run of its recipient."""
+"""The topic under which listeners are notified that a message must start a run of its recipient."""
 TASKS: Final = "tasks"
-"""The topic of notifications that a task can now be claimed, or that an agent can claim another task."""
+"""The topic under which listeners are notified that a task, or a further task, can be claimed."""
 
 
 def commands_to(consumer_id: str) -> str:

@@ -349,5 +349,5 @@ class ChatTables:
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:
-    """Return those of the ids that an inbound message can have."""
+    """Return the given ids that an inbound message can have."""
     return [number for number in inbound_ids if 0 < number <= _NEWEST]

@@ -395,11 +395,11 @@ class WakingReads:
         return [record(KeptRunner, row) for row in found_rows]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return those agents that have a runner or a chat address, and when it was set."""
+        """Return the given agents that have a runner or a chat address, and the time when it was set."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return those agents whose active run has a message of this thread."""
+        """Return the given agents whose active run has a message of this thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
@@ -501,7 +501,7 @@ class WakingReads:
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return those messages that report the end of a run."""
+        """Return the given messages that report the end of a run."""
         parameters = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
@@ -895,7 +895,7 @@ class RetentionReads:
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return those contents that are attached to a message of the project."""
+        """Return the given hashes of contents that are attached to a message of the project."""
         found_rows = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found_rows for sha256 in row if sha256 is not None} & set(hashes)
 
@@ -946,7 +946,7 @@ class RetentionWrites(RetentionReads):
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
 
     def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return those messages that exist.
+        """Return the given messages that exist.
 
         SQLite updates the search index late, so only messages that are already indexed are returned.
         """
@@ -1637,7 +1637,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {message.id: message for message in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return those messages that an agent received, keyed by message id."""
+        """Return the given messages that an agent received, keyed by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         deliveries = [record(Received, row) for row in rows]
@@ -1928,7 +1928,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return those messages that the agent sent, and those that it received."""
+        """Return the given messages that an agent sent, and those that it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)

@@ -17,9 +17,9 @@ queries, because their answers may have changed. Changes without a common lock a
 as if they used two connections.
 
 One writer does nearly all the work, and never waits for a lock. Changes that would have to wait are passed to
-a second writer, the patient one. Later changes with the same keys follow them there until they are done. In a
-group of the patient writer, only the first change waits, before any other change of the group holds a lock.
-Therefore two groups never wait for each other.
+a second writer, the patient one. Until these are done, later changes with the same keys are passed to the
+patient writer, too. In a group of the patient writer, only the first change waits, before any other change of
+the group holds a lock. Therefore two groups never wait for each other.
 """
 
 import threading

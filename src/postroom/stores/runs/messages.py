@@ -62,7 +62,7 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return those messages that a summary omitted, and all messages in `own`, in order."""
+        """Return the given messages that a summary omitted, and all messages in `own`, in order."""
         parameters = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         result = self._sql.all("threads.passed_over", parameters)
         return tuple(rows.message(row).message for row in result)
@@ -231,12 +231,12 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return those messages that are pending on the thread."""
+        """Return the given messages that are pending on the thread."""
         parameters = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", parameters))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return those threads that have at least `at_most` pending messages."""
+        """Return the given threads that have at least `at_most` pending messages."""
         parameters = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", parameters))
 

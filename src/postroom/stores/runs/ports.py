@@ -807,7 +807,7 @@ class RunStores(_Port):
         self.outbox = OutboxStore(store)
         self.coordinator: CommitCoordinator = StoreCoordinator(store)
         self.wakeups = store.changes.listen(WORK)
-        """Notifications that there may be work; a lost notification only causes a delay."""
+        """A listener for notifications that there may be work; a lost notification only causes a delay."""
 
 
 def page(limit: int) -> int:

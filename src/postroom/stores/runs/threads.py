@@ -61,7 +61,7 @@ class Threads(Tables):
         self._sql.run("threads.put_thread", rows.thread_values(thread))
 
     def move(self, thread: Thread) -> None:
-        """Update the columns of an existing thread that runs and messages change."""
+        """Update the columns of an existing thread that change with its runs and messages."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
     def below(self, thread_id: str) -> list[str]:
