@@ -771,7 +771,7 @@ class AgentProtocolBroken(CommandError):
 
 
 class AgentStopped(CommandError):
-    """The agent refused the task or reached its own limit; `value` states which of the two."""
+    """The agent refused the task or reached its own limit; `value` states the reason."""
 
     code = "agent_stopped"
     default_remedy = "give the agent a smaller task, or raise the agent's own limit"

@@ -365,7 +365,7 @@ MAX_OUTPUT_BYTES = 16 << 20
 
 
 class Recipe(StrEnum):
-    """The kind of program, which determines how output and sessions are handled; `shell` is any other."""
+    """The kind of program, which determines how output and sessions are handled (`shell`: any other)."""
 
     SHELL = "shell"
     CLAUDE = "claude"

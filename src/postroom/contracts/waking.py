@@ -219,7 +219,7 @@ HUGE: Final = "huge"
 UNKNOWN: Final = "?"
 """Stands for a version that changed while an agent was reading it.
 
-In front of a version, it means that the agent has read only a part of this version.
+In front of a version, `?` means that the agent has read only a part of this version.
 """
 
 

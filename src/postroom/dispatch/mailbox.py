@@ -1,8 +1,8 @@
 """The mailbox, which durably accepts work for conversations and executes one run per thread at a time.
 
-To follow a submission, read the modules in this order: `submission` checks and plans it, and stores the run
-with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery` handles
-unfinished work.
+To follow a submission, read the modules in this order: `submission` checks and plans the request, and stores
+the run with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery`
+handles unfinished work.
 """
 
 from collections.abc import Callable, Collection, Sequence

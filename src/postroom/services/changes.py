@@ -46,7 +46,7 @@ class Changes:
     """The differences between a folder now and the commit that was checked out at an earlier time."""
 
     since: str
-    """The short id of that commit."""
+    """The short id of the commit."""
     files: Sequence[ChangedFile] = ()
     new_files: Sequence[str] = ()
     """Files that the repository neither tracks nor ignores."""

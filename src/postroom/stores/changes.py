@@ -56,7 +56,7 @@ class TopicListener:
             _wake(future)
 
     async def wait(self, at_most: timedelta) -> bool:
-        """Return True when a notification has arrived since the last call, or False after the time."""
+        """Return True when a notification has arrived since the last call, or False after `at_most`."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:

@@ -193,7 +193,7 @@ CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
 """The time without an answer after which the database server is considered lost.
 
-Shortly before that, the server is asked to cancel the statement.
+Shortly before the server counts as lost, it is asked to cancel the statement.
 """
 OLDEST_SERVER: Final = 14
 

@@ -160,8 +160,8 @@ SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(s
 class DatabaseClock:
     """The clock of the database, computed from its last reading and the time since then.
 
-    The time since then is measured by a monotonic clock, so that a wrong or corrected clock of this machine
-    does not affect times and leases.
+    The time since the last reading is measured by a monotonic clock, so that a wrong or corrected clock of
+    this machine does not affect times and leases.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Reads databases that a server has open, in a separate process with a lower priority.
 
 Reading a large database keeps a processor busy for a while. A thread of the server would compete with all
-calls for Python's global interpreter lock, whereas a separate process uses only spare processor time.
-`apart_process` is that process. The process reads from a pipe of the server, and therefore ends together with
-the server.
+calls for Python's global interpreter lock, whereas a separate process uses only spare processor time. The
+separate process is `apart_process`. The process reads from a pipe of the server, and therefore ends together
+with the server.
 """
 
 import asyncio
