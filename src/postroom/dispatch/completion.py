@@ -153,9 +153,9 @@ def classify(
     """Decide how the end of an execution affects the dispatch.
 
     A result acknowledges the dispatch, no matter how the run ended. The dispatch is also acknowledged if a
-    retry could not help, because the execution failed for its own state, or the run has nothing to resume.
-    For a `PostroomError`, `retryable` decides whether the run is retried. An exception that is listed in
-    `give_up_on` is not retried, alone or in a group. After any other exception, and after a failure of the
+    retry could not help, because the state of the execution caused the failure, or the run has nothing to
+    resume. For a `PostroomError`, `retryable` decides whether the run is retried. An exception that is listed
+    in `give_up_on` is not retried, alone or in a group. After any other exception, and after a failure of the
     store, the run is retried as often as the dispatch allows.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):

@@ -56,8 +56,8 @@ class Mailbox:
     """A durable queue of runs, with the executor and the stores that it uses.
 
     `async with Mailbox(...) as mailbox:` first recovers unfinished work and starts the background rounds; at
-    its end it drains the mailbox. Without this block, call `start_lifecycle`, because otherwise no due,
-    unfinished or expired work is found, and call `aclose` at the end.
+    its end it drains the mailbox. If you do not use `async with`, call `start_lifecycle`, because otherwise
+    no due, unfinished or expired work is found, and call `aclose` at the end.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name

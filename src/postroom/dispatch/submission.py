@@ -1743,8 +1743,8 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a run may resume with its new answers, in milliseconds since the epoch.
 
     An answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest delay. Only answers to its current questions count. Without an
-    earlier answer to one of these questions, the queued dispatch is due at the question's timeout, which is
+    once, so it resumes after the longest delay. Only answers to its current questions count. If one of these
+    questions had no earlier answer, the queued dispatch is due at the question's timeout; this time is
     ignored.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0

@@ -157,7 +157,7 @@ class _Copies:
 
 
 class _PendingWithFiles:
-    """The pending messages for an active run, to each of which the names of its files are added."""
+    """The pending messages for an active run, with the names of their files added."""
 
     def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
         self._within = within

@@ -227,7 +227,7 @@ class Hooks:
     async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
         """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
 
-        Waiting for mail records nothing, because only the request for the line proves that the waiting
+        A wait for mail records nothing, because only a later request for the line proves that the waiting
         process is alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since

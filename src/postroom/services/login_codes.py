@@ -156,7 +156,7 @@ class Sessions:
         return f"{at}.{self._signature(f'seal.{self._session_in(cookies)}.{at}.{text}')}"
 
     def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
-        """Return whether this server has sealed a text for the session in a Cookie header in that time."""
+        """Return whether this server sealed a text for a Cookie header's session within 10 minutes."""
         session, match = self._session_in(cookies), _SEAL.fullmatch(seal)
         if session is None or match is None:
             return False

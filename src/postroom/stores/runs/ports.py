@@ -490,9 +490,9 @@ class ThreadStore(_RunPort):
     ) -> Conversation:
         """Return a thread as a run sees it: the newest valid summary, and the messages after it.
 
-        A summary is invalid if it covers content that is hidden, because the arguments name the content or it
-        was rolled back. Instead of an invalid summary, the newest valid one before it is used. The cost
-        depends on the number of messages after the summary, and on the amount of hidden content.
+        A summary is invalid if it covers content that the arguments hide, or that was rolled back. Instead of
+        an invalid summary, the newest valid one before it is used. The cost depends on the number of messages
+        after the summary, and on the amount of hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:

@@ -69,7 +69,7 @@ class OwnerLock:
             self._lock.release()
 
     def _give_to_owner(self) -> None:
-        """As root, give the lock file to the folder's owner, whom `sudo postroom doctor` would lock out.
+        """As root, give the lock file to the folder's owner; `sudo postroom doctor` would lock them out.
 
         The lock file is never deleted, because two processes could then hold the lock. The folder's owner
         could have put a link to another file in its place. Therefore the owner of the file is changed only if
