@@ -143,7 +143,7 @@ class RunControl:
     """The files of the run's messages, to which the run can add files, or None without file support."""
 
     def shows(self, message: Message) -> bool:
-        """Return whether the run sees a message of its thread, which it does unless it was rolled back."""
+        """Return whether the run sees a message of its thread: True unless the message was rolled back."""
         said_by = message.metadata.run_id if message.metadata else None
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 

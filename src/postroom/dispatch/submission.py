@@ -383,7 +383,7 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run, which it does not if it answers no question."""
+    """Return whether a request resumes a waiting run; it does not if it answers none of its questions."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 

@@ -365,7 +365,8 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
 _LATEST = 20
 """The number of a thread's newest runs that are searched for the run that a message started."""
 MAX_ERROR_LENGTH = 2_000
-"""Maximum number of characters of an error that an attempt stores; its run and dispatch store all."""
+"""Maximum number of characters of an error that an attempt stores; its run and dispatch store the whole text.
+"""
 _END_EVENTS: Mapping[Outcome, EventKind] = {
     "done": "run.ended",
     "waiting": "run.waiting",
