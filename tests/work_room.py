@@ -98,10 +98,14 @@ class WorkRoom:
     wakes: bool = True
     take_back_ms: int = 0
     push_services: tuple[str, ...] = ()
+    is_exclusive: bool = True
+    """Whether no other server uses the store."""
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
-        self.runs = RunService(self.stores, registry=CollectorRegistry(), is_exclusive=True, timer=self.clock)
+        self.runs = RunService(
+            self.stores, registry=CollectorRegistry(), is_exclusive=self.is_exclusive, timer=self.clock
+        )
         self.agents = Talking(self.mail)
         effects = MessageEffects(self.mail.own_context)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)

@@ -208,7 +208,9 @@ class World:
         """All texts that agents got, including those from closed servers."""
 
     def _room(self, store: Any) -> WorkRoom:
-        room = WorkRoom(store, store.runs, self.clock, take_back_ms=TAKE_BACK_MS)
+        room = WorkRoom(
+            store, store.runs, self.clock, take_back_ms=TAKE_BACK_MS, is_exclusive=len(self.stores) == 1
+        )
         room.agents.asks = self._arguments()
         return room
 

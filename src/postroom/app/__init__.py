@@ -1,1 +1,1 @@
-"""The application: its settings, wiring, services and health, and the set-up of clients."""
+"""The application: settings, wiring, services, health, and the set-up of clients."""

@@ -1,4 +1,4 @@
-"""The operator's administration of the server: status, health checks, backups, tokens, rebuilding."""
+"""The operator's administration of the server: status, checks, repairs, backups, projects and tokens."""
 
 import asyncio
 import os
@@ -82,11 +82,11 @@ class AdminService:
         self._started_at = started_at
         self.chats = chats
         self.is_stopping = False
-        """Whether the server was told to stop, and so is not ready."""
+        """Whether the server is stopping, and therefore not ready."""
         """The service of the gateway; None if there is no gateway."""
 
     async def status(self) -> StatusView:
-        """Return the running parts of the server, the location of the data, and counts."""
+        """Return which parts of the server run, where its data is, and how many records it has."""
         application = self._application
         counts = await application.store.read(lambda tx: tx.counts())
         backlogs = await application.backlogs()
@@ -114,7 +114,7 @@ class AdminService:
         }
 
     async def cluster(self) -> ClusterView:
-        """Return the servers that share the database, and the server that performs each exclusive task."""
+        """Return the servers that share the database, and which of them performs each exclusive task."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
         return {
@@ -146,12 +146,12 @@ class AdminService:
         }
 
     async def projects(self) -> Sequence[ProjectPath]:
-        """Return every project: its slug and its path."""
+        """Return the slug and the path of every project."""
         projects = await self._application.store.read(all_projects)
         return [{"slug": project.slug, "human_key": project.human_key} for project in projects]
 
     async def move_project(self, project: str, folder: str) -> ProjectPath:
-        """Move a project to another folder on the server's machine; the former folder still identifies it.
+        """Change the folder of a project. The former folder still identifies the project.
 
         Raises:
             UnknownProject, InvalidPath: There is no such project, or no such folder.
@@ -193,17 +193,17 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> MergeView:
-        """Merge one project into another in one transaction, or only count the changes.
+        """Merge a project into another one in a single transaction, or only count the changes.
 
         The merge of large projects may take long.
 
-        `renames` maps agents of the source to new names. With `rename_equal`, every other agent whose name
-        already exists in the target gets a new name automatically.
+        `renames` maps names of agents of the source to new names. With `rename_equal`, every other agent
+        whose name exists in the target gets a new name automatically.
 
         Raises:
             UnknownProject, InvalidArgument: The arguments do not name two different projects.
             InvalidName: A new name is invalid or reserved.
-            StateError: The projects cannot be merged; nothing was changed.
+            StateError: The projects cannot be merged. Nothing was changed.
         """
         application = self._application
         if dry_run:
@@ -239,7 +239,7 @@ class AdminService:
         }
 
     async def ready(self) -> Readiness:
-        """Check every part that the server needs, within seconds; a failed check never raises an error."""
+        """Check every part that the server needs, within seconds. A failed check does not raise an error."""
         application = self._application
         now = application.clock.now()
         return Readiness(
@@ -274,11 +274,11 @@ class AdminService:
         )
 
     async def doctor(self, *, full: bool = False) -> ChecksView:
-        """Check the store (with a write and a complete read), the archive (with Git) and the set-up.
+        """Check the whole installation: store, archive, backups, runs, agents, channels and machine.
 
-        All checks together may take long.
+        The checks write to the store and read all of it, and run Git. They may take long.
 
-        With `full`, the content of every record is compared with its file in the archive.
+        With `full`, every record is also compared with its file in the archive.
         """
         results = await Doctor(self._application, self.chats, full=full).findings()
         return {
@@ -297,9 +297,9 @@ class AdminService:
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:
-        """Return diagnostics that can be shared with others: texts, keyed by file name.
+        """Return the files of a support bundle, as texts keyed by file name.
 
-        Collecting the diagnostics may take long.
+        The files can be shared with other people. It may take long to collect them.
         """
         application = self._application
         results = await Doctor(application, self.chats).findings()
@@ -314,11 +314,11 @@ class AdminService:
         }
 
     async def back_up(self, target: Path | None) -> BackupView:
-        """Write a complete, verified copy of the database to the path `target`, or to the backup folder.
+        """Write a complete and verified copy of the database to `target`, or to the backup folder.
 
         Raises:
             InvalidPath: The target exists or cannot be written.
-            StoreError: The copy failed; no partial file remains.
+            StoreError: The copy failed. No partial file remains.
         """
         application = self._application
         if application.settings.database_url:
@@ -343,10 +343,10 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> PruneView:
-        """Delete the messages that no rule keeps, or only count them. Deleting many messages may take long.
+        """Delete or count the messages that no rule keeps. It may take long to delete many messages.
 
         Raises:
-            UnknownProject: A `[[keep]]` rule with `hold` names an unknown project; nothing was deleted.
+            UnknownProject: A `[[keep]]` rule with `hold` names an unknown project. Nothing was deleted.
         """
         retention = self._application.retention
         previews = await retention.preview()
@@ -361,9 +361,9 @@ class AdminService:
         }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
-        """Issue a new token for an agent and revoke the old one.
+        """Issue a new token for an agent, and revoke the agent's old token.
 
-        The new token is not stored and cannot be shown again.
+        The new token is not stored, so it cannot be shown again.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -373,7 +373,7 @@ class AdminService:
         return token
 
     async def revoke_agent_token(self, project: str, agent: str) -> bool:
-        """Revoke an agent's token; return True, even if it had none.
+        """Revoke the token of an agent; return True, even if there was none.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -382,7 +382,7 @@ class AdminService:
         return True
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, int]:
-        """Write the records of one project, or of all projects, to the archive; existing records stay.
+        """Write the records of one project or all projects to the archive; keep existing records.
 
         Raises:
             UnknownProject: There is no such project.
@@ -395,7 +395,7 @@ class AdminService:
         return {project.slug: await self._application.archive.rebuild(project) for project in chosen}
 
     async def refresh_metrics(self) -> None:
-        """Update the gauges that the metrics show."""
+        """Set the gauges of the metrics to the current values."""
         counts = await self._application.store.read(lambda tx: tx.counts())
         application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")

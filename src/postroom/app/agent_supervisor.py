@@ -1,7 +1,7 @@
-"""Runs the agents that this server starts itself: mail starts their runs, and their answers are mailed.
+"""Runs the agents that this server executes. Mail starts their runs, and their answers are sent as mail.
 
 At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
-are woken. Active runs are stopped and go back to the queue, and this does not count as an attempt.
+are woken, and active runs are stopped and put back into the queue. This does not count as an attempt.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class ExecutorsByRunner(SeveralExecutors):
     """Executes each run with the executor that fits its agent's runner."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
-        """Keep the arguments; `by_kind` has an executor for each runner kind."""
+        """`by_kind` contains an executor for each kind of runner."""
         self._runners = runners
         self._by_kind = by_kind
 
@@ -82,17 +82,17 @@ class ExecutorsByRunner(SeveralExecutors):
         """Raise if there is no executor for the runner's kind.
 
         Raises:
-            InvalidRunner: This server has no executor for the kind of runner.
+            InvalidRunner: This server has no executor for this kind of runner.
         """
         self._of(runner)
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor for a run, according to its agent's current runner.
+        """Return the executor for a run: the one for the current runner of the run's agent.
 
         Raises:
             AgentNotFound: The agent does not exist.
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: The agent's runner cannot be read, or there is no executor for its kind here.
+            InvalidRunner: The runner of the agent cannot be read, or this server has no executor for it.
         """
         agent_id, control = activation.agent_id or "default", activation.control
         agent = control.agent if isinstance(control, RunControl) else None
@@ -135,10 +135,10 @@ class ExecutorRegistry:
     ) -> None:
         """Create an executor for each runner kind, without starting them.
 
-        `address` is this server's listening address. `tokens` issues the tokens with which runs access the
-        server; each token contains the server's tag `server`. `in_chats` returns the project's slug and the
-        name of the agent that answers on a chat's thread. If no other server uses the database, `alone_at`
-        lists the places (names and labels) of this server.
+        `address` is the address on which this server listens. `tokens` issues the tokens with which runs
+        access the server, and `server` is a tag that each token contains. `in_chats` returns the project's
+        slug and the name of the agent that answers on a thread of a chat. If no other server uses the
+        database, `alone_at` contains the names and labels of this server.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -180,7 +180,7 @@ class ExecutorRegistry:
                 RunnerKind.HTTP: self.results,
             },
         )
-        """Executes each run according to the kind of its agent's runner."""
+        """Executes each run with the executor for its agent's kind of runner."""
 
     @property
     def executing(self) -> int:
@@ -189,12 +189,12 @@ class ExecutorRegistry:
         return programs + self._models.executing + self.results.executing
 
     def check(self, runner: AnyRunner) -> None:
-        """Raise if this server cannot execute a runner, whichever agent the runner belongs to.
+        """Raise if this server cannot execute a runner, for any agent.
 
         Raises:
-            InvalidRunner: There is no executor for the runner's kind here, or it names a place or a tool that
-                does not exist.
-            MissingExtra: A library that it needs is not installed.
+            InvalidRunner: This server has no executor for this kind of runner, or the runner names a place or
+                a tool that does not exist.
+            MissingExtra: A library that the runner needs is not installed.
         """
         self.chosen.check(runner)
         if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
@@ -209,13 +209,13 @@ class ExecutorRegistry:
             check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
-        """Return the command or address that a runner would use, without running it. Blocks.
+        """Return the command or the address that a runner would use, without executing it. Blocks.
 
         Raises:
             InvalidRunner: This server has no executor for the kind of runner.
-            CommandNotStarted: The runner's program could not be started.
-            MissingExtra: A library that it needs is not installed.
-            RunnerSecretMissing: The runner's key or secret is missing.
+            CommandNotStarted: The program of the runner could not be started.
+            MissingExtra: A library that the runner needs is not installed.
+            RunnerSecretMissing: The key or secret of the runner is missing.
         """
         self.check(runner)
         match runner:
@@ -231,9 +231,9 @@ class ExecutorRegistry:
                 return f"posts to {urlsplit(runner.url).netloc}"
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the runner of an agent (`name@project`); None if the agent does not run on this server.
+        """Return the runner of an agent (`name@project`); None if the agent has no runner.
 
-        `agent` is the agent, if it was already read for the same run.
+        `agent` is the stored agent, if the caller has read it already.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -244,7 +244,7 @@ class ExecutorRegistry:
         def look(tx: MailReads) -> str | None:
             addressed = tx.agent_addressed(slug, name)
             if addressed is None:
-                # The addresses of the agents with this name in the first 200 projects.
+                # Find the addresses of the agents with this name in the first 200 projects.
                 agents = [
                     (project, tx.agent(project.id, name)) for project in tx.projects(limit=_MAX_PROJECTS)
                 ]
@@ -269,7 +269,7 @@ class ExecutorRegistry:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _find_place(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return the identity of an agent's program, for mail and chats, and its position in a trace."""
+        """Return the variables that tell a program its agent, its chat and its position in a trace."""
         name, at, slug = (activation.agent_id or "").partition("@")
         trace = self._mail.tracing.traceparent()
         place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
@@ -277,7 +277,7 @@ class ExecutorRegistry:
 
     @asynccontextmanager
     async def _grant_access(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-        """Grant a run access to this server with a token that becomes invalid when the run's program ends."""
+        """Give a run access to this server, with a token that is valid until the run's program ends."""
         control = activation.control
         if not isinstance(control, RunControl) or control.agent is None or not self._address:
             yield None
@@ -304,12 +304,12 @@ class ExecutorRegistry:
     async def untold(self, run_id: str) -> str:
         """Return the messages that have arrived for a run since the last call.
 
-        The messages are added to the result of the run's current tool call.
+        The caller adds the messages to the result of the run's current tool call.
         """
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
-        """Close connections and supporting processes; the caller that started the runs must end them."""
+        """Close connections and supporting processes. The caller must have ended the runs."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()
@@ -317,10 +317,10 @@ class ExecutorRegistry:
 
 
 def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
-    """Return a runner's secret, from an environment variable or a private file. Blocks.
+    """Return the secret of a runner, from an environment variable or a private file. Blocks.
 
     Raises:
-        RunnerSecretMissing: The secret is missing, readable by others, or too short for a signature.
+        RunnerSecretMissing: The secret is missing, too short for a signature, or readable by other users.
     """
     secret_fields = {"secret_env": runner.secret_env, "secret_file": runner.secret_file}
     named: dict[str, object] = {name: place for name, place in secret_fields.items() if place is not None}
@@ -343,7 +343,7 @@ _OPERATOR = Caller(operator=True)
 
 
 class AgentSupervisor:
-    """Runs agents when mail for them arrives."""
+    """Runs agents when they receive mail."""
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
@@ -355,7 +355,7 @@ class AgentSupervisor:
         schedules: MailSchedules,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
-        """Create all parts without starting them. `declared` are the agents in the configuration file."""
+        """Create all parts without starting them. `declared` contains agents of the configuration file."""
         self._declared = declared
         self._mail = mail
         self._runs = runs
@@ -367,21 +367,20 @@ class AgentSupervisor:
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
         self.is_waking = False
-        """Whether messages wake their recipients; true after `start`."""
+        """Whether messages wake their recipients. It is true from `start` until `stop`."""
 
     async def start(self) -> None:
-        """Resume the work of an earlier server, and start to wake recipients.
+        """Resume the work of an earlier server, and start to wake agents.
 
         Raises:
-            ConfigError: The configuration file declares an agent that cannot be registered or run on this
-                server.
-            StoreError: The earlier work could not be resumed.
+            ConfigError: The configuration file declares an agent that this server cannot register or run.
+            StoreError: Earlier work could not be resumed.
         """
-        # Register the agents in the configuration file, and remove runners that it no longer declares.
+        # Register the agents of the configuration file, and remove runners that it no longer declares.
         still_declared: set[tuple[str, str]] = set()
         for declared in self._declared:
             try:
-                # Register an agent in the configuration file with its runner, and return the slug of its
+                # Register an agent of the configuration file with its runner, and find out the slug of its
                 # project.
                 self._executors.check(declared.runner)
                 made = await self._mail.call(
@@ -419,7 +418,7 @@ class AgentSupervisor:
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def stop(self) -> None:
-        """Stop all parts; no effect if they were never started."""
+        """Stop all parts; do nothing if they were never started."""
         await self._tasks.close()
         await self._runs.stop()
         await self._executors.close()
@@ -428,14 +427,14 @@ class AgentSupervisor:
 def mail_runs(
     mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
 ) -> MailRunExecutor:
-    """Return the executor for agents that run on mail; `whose` returns the agent of a thread."""
+    """Return the executor for runs that mail starts. `whose` returns the agent of a thread."""
     return MailRunExecutor(
         executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing, rules=mail.rules
     )
 
 
 def _introduction(runner: AnyRunner) -> dict[str, str]:
-    """Return the program and the model to register for an agent in the configuration file."""
+    """Return the program and the model to register for an agent of the configuration file."""
     match runner:
         case Runner():
             return {"program": runner.recipe.value, "model": "unknown"}

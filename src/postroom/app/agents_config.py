@@ -1,4 +1,4 @@
-"""The agents in the `[[agents]]` tables of the configuration file, each with its project and its runner."""
+"""The `[[agents]]` tables of the configuration file. Each declares an agent, its project and its runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ class DeclaredAgent:
     """An agent as the configuration file declares it."""
 
     file: Path
-    """The file that declares it."""
+    """The file that declares the agent."""
     name: str
     project: str
-    """The absolute path of its project's folder."""
+    """The absolute path of the project's folder."""
     task: str
     runner: AnyRunner
 
     def refused(self, error: PostroomError) -> ConfigError:
-        """Return an error that says that this server cannot run the agent, with the file and the table."""
+        """Return the error that this server cannot run the agent, with the file and the table."""
         return _wrong(self.file, self.name, error.message, error.remedy)
 
 
 def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
-    """Return the agents that the configuration file declares; none without a file.
+    """Return the agents that the configuration file declares; no agents if there is no file.
 
     Raises:
         ConfigError: A declaration is invalid.

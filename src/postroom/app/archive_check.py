@@ -1,7 +1,7 @@
 """Compares the messages of a project with its archive, while a server may change both.
 
-The archive lags behind the database, and the two cannot be read at the same time. So the database is read
-before and after the archive, and a difference is a failure only if both reads show it.
+The archive is written later than the database, and both cannot be read at the same instant. Therefore, the
+database is read before and after the archive. A difference is a failure only if both reads show it.
 """
 
 import asyncio
@@ -20,28 +20,28 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.stores import Stores
 
 PAGE = 500
-"""Number of messages that one read of the database fetches."""
+"""The number of messages that one read of the database fetches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The facts about a project's messages from one read of the database."""
+    """The messages of a project, according to one read of the database."""
 
     stored: set[int]
     coming: set[int]
-    """Messages that still have to be written to the archive."""
+    """The messages that must still be written to the archive."""
     going: set[int]
-    """Deleted messages that still have to be removed from the archive."""
+    """The deleted messages that must still be removed from the archive."""
 
 
 @dataclass(slots=True)
 class _Difference:
-    """Ids of messages that are only in the database or only in the archive."""
+    """The ids of messages that are only in the database or only in the archive."""
 
     unknown: set[int]
-    """Messages in the archive that the database does not have and never had."""
+    """The messages in the archive that have never been in the database."""
     missing: set[int]
-    """Messages in the database that are neither in the archive nor waiting to be written to it."""
+    """The messages in the database that are not in the archive and do not wait to be written to it."""
 
     def __bool__(self) -> bool:
         return bool(self.unknown or self.missing)
@@ -51,11 +51,11 @@ class ArchiveCheck:
     """Checks the archives of projects, one project at a time."""
 
     def __init__(self, store: Stores, archive: Archive, clock: Clock, *, full: bool) -> None:
-        """Keep the arguments; with `full`, every record is compared with its file."""
+        """If `full`, compare the content of every record with its file."""
         self._store, self._archive, self._clock = store, archive, clock
         self._full = full
         self.repairs: list[Repair] = []
-        """Repairs of the faults that were found."""
+        """The repairs of the faults that were found."""
 
     async def of(self, project: Project) -> CheckResult:
         """Compare a project with its archive.
@@ -73,7 +73,7 @@ class ArchiveCheck:
                 self.repairs.append(head_of(archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
-            # if the database lost records, the archive may have the only copy
+            # if the database has lost records, the archive may contain the only copy
             if not differs.unknown:
                 now = self._clock.now()
                 self.repairs.append(another_archive(archive, project, now))
@@ -91,7 +91,7 @@ class ArchiveCheck:
                 "compare them with `git show main:<file>`; if the archive is right, run `postroom "
                 f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
-        # How many messages an archive has, and how many wait to be written or deleted.
+        # Count the messages in the archive, and those that wait to be written or deleted.
         leaving = len(archive_state.going & written)
         coming = len(archive_state.stored & archive_state.coming - written)
         text = f"{len(written) - leaving} messages in the archive, {coming} still to be written"
@@ -117,11 +117,11 @@ class ArchiveCheck:
     async def _find_lasting_differences(
         self, project: Project, known: _Known, written: set[int]
     ) -> _Difference:
-        """Return the differences, except those caused by changes between the reads.
+        """Return the differences, without those caused by changes between the reads.
 
-        If a message was added after the first read of the database, the second read contains it. If it was
-        deleted after the first read, the second read does not contain it. A message that was added and
-        deleted between the reads is in neither of them, and is no longer in the archive.
+        A message that was added after the first read of the database is in the second read. A message that
+        was deleted after the first read is not in the second read. A message that was added and deleted
+        between the reads is in neither of them, and is no longer in the archive.
         """
         differs = _Difference(
             unknown=written - known.stored - known.going, missing=known.stored - written - known.coming

@@ -1,11 +1,10 @@
-"""Daily backups. Each is a complete copy of the database, verified before it gets its final name.
+"""Daily backups. A backup is a complete copy of the database. It is verified before it gets its name.
 
     due ──▶ copied ──▶ verified by a separate process ──▶ named ──▶ older daily backups removed
              └──failed: logged, shown, retried after a growing pause
 
-Backups that a person made with `postroom backup` are in the same folder and stay until `postroom backup
-prune`. A daily backup whose date is in the future also stays: the clock is or was wrong, so the age of the
-backup is unknown.
+Backups by `postroom backup` are in the same folder, and stay until `postroom backup prune`. A daily backup
+whose date is in the future also stays: the clock is or was wrong, so the age of the backup is unknown.
 """
 
 import asyncio
@@ -48,19 +47,19 @@ from postroom.stores.sqlite.restoring import reading
 from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
-"""The delay between the start and the first check."""
+"""The time from the start until the first check."""
 MAX_WAIT: Final = timedelta(minutes=10)
-"""The maximum time until a changed clock, or the wake-up of the machine, is noticed."""
+"""The maximum time until it is noticed that the clock was changed, or that the machine was asleep."""
 FIRST_PAUSE: Final = timedelta(minutes=5)
 MAX_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
-"""The required free space, as a multiple of the database's size: once for the copy, once for new mail."""
+"""The required free space, in multiples of the database's size: one for the copy, one for new mail."""
 _SOME: Final = 2
-"""If there are at least this many backups, an error about a full disk suggests removing older ones."""
+"""The number of backups from which an error about a full disk suggests to remove older ones."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
-"""The suffix of a copy that has not been verified yet."""
+"""The suffix of the file name of a copy that has not been verified yet."""
 _LOG = get_logger(__name__)
 
 
@@ -68,16 +67,16 @@ _LOG = get_logger(__name__)
 class Backup:
     """A backup in the backup folder.
 
-    `made_at` comes from its file name or, failing that, from the file's modification time.
+    `made_at` comes from the file name, or else from the modification time of the file.
     """
 
     path: Path
     made_at: int
     is_timed: bool
     size: int
-    """Bytes of the file."""
+    """The size of the file in bytes."""
     fault: str = ""
-    """Why the backup cannot be restored, according to its first page; empty if that page shows no fault."""
+    """Why the backup cannot be restored; "" if its first page shows no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +84,16 @@ class BackupState:
     """The state of the backups."""
 
     interval_ms: int
-    """0 if the timer is off."""
+    """The time between two backups, in milliseconds; 0 if there are no daily backups."""
     newest: Backup | None
-    """The newest existing backup, whether a daily one or one made by a person."""
+    """The newest existing backup, by the timer or by a person."""
     age_ms: int | None
     damaged: tuple[str, ...]
-    """The names of the backups that were found to be damaged."""
+    """The names of the damaged backups."""
     failure: PostroomError | None
-    """Why the last attempt failed, or why the next one will fail; None if neither is the case."""
+    """Why the last attempt failed, or why the next attempt will fail; None if there is no failure."""
     tries: int
-    """Number of failed attempts since the last success."""
+    """The number of failed attempts since the last success."""
 
     @property
     def is_overdue(self) -> bool:
@@ -131,23 +130,23 @@ class Backups:
     def start(self) -> None:
         """Start the timer that checks whether a backup is due.
 
-        The first check is after one minute. Without a timer, do nothing.
+        The first check is after one minute. If daily backups are turned off, do nothing.
 
-        PostgreSQL must be backed up by its own tools.
+        A PostgreSQL database must be backed up with the tools of PostgreSQL.
         """
         if self._interval_ms:
             self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop the timer; a copy in progress ends when the store closes."""
+        """Stop the timer. A copy in progress ends when the store is closed."""
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
-        """Make a backup with this name while work continues; verify the backup before it gets its final name.
+        """Write and verify a backup with this name while the server works.
 
         Raises:
-            StoreError: The database cannot be read or the backup cannot be written; the folder is unchanged.
-            StateError: Another process is writing this backup.
+            StoreError: The database cannot be read, or the backup cannot be written. The folder is unchanged.
+            StateError: Another process is writing a backup with this name.
         """
         target, copy = (self.folder / f"{name}{suffix}" for suffix in (SUFFIX, COPY))
         async with self._one_at_a_time:
@@ -180,7 +179,7 @@ class Backups:
     async def examined(self, *, full: bool) -> BackupState:
         """Check each backup and return the results.
 
-        With `full`, each file is read completely; otherwise only its length is checked.
+        With `full`, each file is read completely. Otherwise, only its length is checked.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -194,7 +193,7 @@ class Backups:
     async def round(self) -> int:
         """Make a backup if one is due, and return the milliseconds until the next check."""
         try:
-            # Make a backup if one is due, and return in how many milliseconds the next one is due.
+            # Make a backup if one is due, and determine in how many milliseconds the next one is due.
             timed = await self._list_daily()
             age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
             if age < self._interval_ms:
@@ -232,7 +231,7 @@ class Backups:
             raise file_error(error, target) from error
 
     def _prepare(self) -> None:
-        """Create the folder, remove unfinished files of a killed server, and check for enough space."""
+        """Create the folder, remove unfinished files of a killed server, and check the free space."""
         refuse_missing(self._database)
         refuse_no_folder(self.folder)
         try:
@@ -240,7 +239,7 @@ class Backups:
             remove_left(self.folder)
             size = self._database.stat().st_size
             log_file = self._database.with_name(f"{self._database.name}-wal")
-            log = log_file.stat().st_size if log_file.exists() else 0  # it may contain much of the data
+            log = log_file.stat().st_size if log_file.exists() else 0  # the log may contain much of the data
             free = self._free(self.folder)
         except OSError as error:
             raise file_error(error, self.folder) from error
@@ -264,7 +263,7 @@ class Backups:
             for backup in older:
                 remove(backup)
                 _LOG.info("backup.removed", file=backup.path.name)
-        except OSError as error:  # the next backup tries to remove it again
+        except OSError as error:  # the next backup tries again to remove the file
             _LOG.warning("backup.not_removed", reason=str(error))
 
 
@@ -279,9 +278,9 @@ def remove(backup: Backup) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove unfinished copies that a killed process has left, and digests without a backup. Blocks.
+    """Remove unfinished copies of a killed process, and digests without a backup. Blocks.
 
-    No other process may write a backup to the folder.
+    No other process may write a backup to the folder at the same time.
 
     Raises:
         OSError: A file cannot be removed.
@@ -296,9 +295,9 @@ def remove_left(folder: Path) -> None:
 
 
 def _list_matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files in a folder that match a pattern; none if the folder does not exist.
+    """Return the files in a folder that match a pattern; no files if the folder does not exist.
 
-    Unlike `Path.glob`, raise for an unreadable folder.
+    Unlike `Path.glob`, raise an error if the folder cannot be read.
 
     Raises:
         OSError: The folder cannot be read.
@@ -315,9 +314,10 @@ def folder_of(settings: Settings) -> Path:
 
 
 def backups_in(folder: Path) -> list[Backup]:
-    """Return the backups in a folder that have postroom's names, unordered. Blocks.
+    """Return the backups in a folder, in no particular order. Blocks.
 
-    Other files, folders and links are ignored. If the folder does not exist, there are no backups.
+    Files without a name of postroom's backups are ignored, and so are folders and links. If the folder does
+    not exist, there are no backups.
 
     Raises:
         StoreError: The folder cannot be read, or is not a folder.
@@ -331,7 +331,7 @@ def backups_in(folder: Path) -> list[Backup]:
 
 
 def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
-    """Return the backups in a folder, or no backups and the reason why it cannot be read. Blocks."""
+    """Return the backups in a folder, and the reason if the folder cannot be read. Blocks."""
     try:
         return backups_in(folder), None
     except StoreReadOnly as error:
@@ -359,11 +359,11 @@ def stamp(instant: int) -> str:
 
 def _report_damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
     damaged = sorted(backup.path for backup in found if (fault_of(backup) if full else backup.fault))
-    return tuple(path.name for path in damaged if path.exists())  # False if it was removed in the meantime
+    return tuple(path.name for path in damaged if path.exists())  # another process may have removed it
 
 
 def fault_of(backup: Backup) -> str:
-    """Read a whole backup, and return why it cannot be restored; "" if it can. Blocks."""
+    """Read a whole backup; return why it cannot be restored, or "" if it can be. Blocks."""
     if backup.fault:
         return backup.fault
     try:
@@ -385,7 +385,7 @@ def _backup(path: Path) -> Backup:
         refuse_cut_off(path)
     except StoreCorrupt as error:
         fault = error.message
-    except PermissionError as error:  # an unreadable backup must not hide the others
+    except PermissionError as error:  # an unreadable backup must not hide the other backups
         fault = file_error(error, path, is_read=True).message
     return Backup(
         path=path,
@@ -397,7 +397,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Parse the time in a backup's file name to milliseconds since the epoch; None if it is invalid."""
+    """Return the time in a backup's file name, in milliseconds since the epoch; None if it is invalid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:
@@ -406,7 +406,7 @@ def _instant(text: str) -> int | None:
 
 
 def named_backup(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup, given by its path or by its name in the backup folder.
+    """Return the file of a backup, from its path or from its name in the backup folder.
 
     Raises:
         InvalidPath: The backup does not exist.
@@ -425,7 +425,7 @@ def named_backup(source: Path, settings: Settings) -> Path:
 
 
 def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
-    """Return the facts about each backup in a folder, oldest first; with `check` each is read completely."""
+    """Return the data of each backup in a folder, oldest first; with `check`, read each file completely."""
     return [_examine(backup, check=check) for backup in _by_age(folder)]
 
 
@@ -443,7 +443,7 @@ def _examine(one: Backup, *, check: bool) -> dict[str, object]:
 
 
 def backups_beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return all backups in a folder except the newest `keep` intact ones; the files are read completely."""
+    """Return all backups in a folder except the newest `keep` intact ones. Reads all files completely."""
     backups, kept_backups = _by_age(folder), list[Backup]()
     for backup in reversed(backups):
         if len(kept_backups) < keep and not _examine(backup, check=True)["fault"]:

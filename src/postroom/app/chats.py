@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChatAdministration:
-    """Performs the operator's operations on chats; if there is no gateway, each of them raises an error."""
+    """Performs the operator's operations on chats. Without a gateway, each operation raises an error."""
 
     found: "GatewayService | None"
 
@@ -41,11 +41,11 @@ class ChatAdministration:
         return self.found
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Grant access to the person who received this code."""
+        """Admit the person who received this code."""
         return await self.gateway.pair(platform, code, role)
 
     async def people(self) -> ChatPeopleView:
-        """Return the people who have access, and those who ask for it."""
+        """Return the people who have access to chats, and the people who ask for access."""
         return await self.gateway.people()
 
     async def remove_person(self, platform: str, user_id: str) -> RemovedChatPerson:
@@ -74,7 +74,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Chats:
-    """Starts a gateway, which may take longer than the rest of the server, and stops it."""
+    """Starts and stops a gateway, whose start may take longer than that of the server."""
 
     def __init__(self, gateway: "ChatService", *, end: Callable[[], None]) -> None:
         self._gateway = gateway
@@ -83,12 +83,13 @@ class Chats:
         self._hurrying = Tasks("chats in a hurry")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: PostroomError | None = None
-        """Why the gateway could not start; a failure that a person must fix stops the server."""
+        """Why the gateway could not start. A failure that only a person can correct stops the server."""
 
     async def start(self, *, patience: float, told_to_stop: Callable[[], bool]) -> None:
         """Start the gateway.
 
-        Return when it runs or has failed; after `patience` seconds, it continues to start in the background.
+        Return when the gateway runs or has failed. After `patience` seconds, return in any case, and continue
+        the start in the background.
         """
         self._loop = asyncio.get_running_loop()
         starting = self._tasks.start(self._start(), name="start")
@@ -103,7 +104,7 @@ class Chats:
         await self._hurrying.close()
 
     def hurry(self) -> None:
-        """Let a running stop no longer wait for runs; a signal handler may call this."""
+        """Make a stop in progress no longer wait for runs. A signal handler may call this."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._hurry)
 

@@ -1,4 +1,4 @@
-"""The results of checks, each for one part and with a remedy, and the checks of the machine."""
+"""The results of checks with their remedies, and the checks of the machine."""
 
 import resource
 import shutil
@@ -16,17 +16,17 @@ _SHOWN_MESSAGES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The result of checking one part. A part that cannot be checked is `unknown`, never `ok`."""
+    """The result of the check of a part. A part that cannot be checked is `unknown`, and never `ok`."""
 
     part: str
-    """A word from a fixed list, so it cannot contain a name."""
+    """The name of the part, from a fixed list, so that it cannot contain the name of a person or project."""
     state: CheckState
     detail: str
     remedy: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, codes and words from fixed lists, without paths or names, because others may see them."""
+    """Numbers, codes and words from fixed lists. Other people may see them, so they contain no names."""
     about: str = ""
-    """The project or agent that was checked, if there are several; never part of a support bundle."""
+    """The checked project or agent, if there are several. It is never part of a support bundle."""
 
     def as_dict(self) -> CheckView:
         """Return the result as plain JSON data, for the operator."""
@@ -35,7 +35,7 @@ class CheckResult:
 
 
 def backed_up_elsewhere() -> CheckResult:
-    """Return the result for the backups of a PostgreSQL database, which postroom does not back up."""
+    """Return the result for a PostgreSQL database, which postroom does not back up."""
     detail = "postroom does not back up PostgreSQL"
     return CheckResult(
         part="backups", state="unknown", detail=detail, remedy="check that a timer of yours runs pg_dump"
@@ -43,7 +43,7 @@ def backed_up_elsewhere() -> CheckResult:
 
 
 def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
-    """Return the result for a part whose check raised an error."""
+    """Return the result for a part if its check raised an error."""
     return CheckResult(
         part=part,
         state="failed",
@@ -78,9 +78,9 @@ def span(milliseconds: int) -> str:
 
 
 MIN_FREE: Final = 256 * 1024 * 1024
-"""The minimum free space in bytes; with less, the next large message or backup may not fit."""
+"""The minimum free space in bytes. With less space, the next large message or backup may not fit."""
 MAX_USED: Final = 0.8
-"""The share of the permitted file descriptors above which the check fails."""
+"""The fraction of the permitted file descriptors above which the check fails."""
 _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
 
@@ -91,7 +91,7 @@ def open_descriptors() -> int | None:
     """
     for folder in _FOLDERS:
         try:
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # the check itself has one open
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # the check itself has opened one
         except OSError:
             continue
     return None
@@ -113,10 +113,10 @@ def free_bytes(folder: Path) -> int:
 
 
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
-    """Check the free space on the disk of the database, or of another given folder. Blocks."""
+    """Check the free space on the disk that contains a database or folder. Blocks."""
     try:
         there = next(path for path in (database, *database.parents) if path.exists())
-        is_folder = there.is_dir()  # even if the database is missing, which another check reports
+        is_folder = there.is_dir()  # another check reports a missing database
         size = 0 if is_folder else there.stat().st_size
         free = free_of(there if is_folder else there.parent)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
+"""Settings: one frozen object, which is read from defaults, a TOML file, the environment and flags.
 
-Later sources in this order override earlier ones. In the environment, `POSTROOM_*` takes precedence over the
-older names without a prefix. Every setting records the origin of its value. The reader never guesses. An
-unknown name, a value out of range or a duration without a unit raises a `ConfigError`, so that the server
-does not start. The error names the setting, the value, its source and the remedy.
+Each of these sources overrides those before it. In the environment, `POSTROOM_*` takes precedence over the
+older names without a prefix. The origin of each value is recorded. The reader never guesses. An unknown name,
+a value out of range or a duration without a unit raises a `ConfigError`, so that the server does not start.
+The error names the setting, the value, its source and the remedy.
 """
 
 import difflib
@@ -37,7 +37,7 @@ _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token|v1|watch)(/.*)?"
 )
-"""The path prefixes that pages and other routes already use."""
+"""Matches the paths that pages and other routes use already."""
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?")
 _MAX_DIGITS: Final = 100
 _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
@@ -46,7 +46,7 @@ _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | d
 
 
 def _zero_or(least: timedelta, most: timedelta, write: str) -> Callable[[object], timedelta]:
-    """Return a parser of 0 and of durations within these limits."""
+    """Return a parser that accepts 0 and durations within these limits."""
 
     def read(value: object) -> timedelta:
         if value in (0, "0") and not isinstance(value, bool):
@@ -163,15 +163,15 @@ PUSH_SERVICES: Final = (
     "web.push.apple.com",
     "*.notify.windows.com",
 )
-"""The push services of Chrome and other Chromium browsers, of Firefox, of Safari, and of Edge."""
+"""The push services of Chromium browsers, Firefox, Safari and Edge."""
 IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gateway_file": "gateway.toml"}
-"""The paths that are inside the data folder unless they are set."""
+"""The paths that are in the data folder by default."""
 
 
 class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings.
 
-    Use `load_settings` to create the object; creating it directly does not read the environment.
+    Create the object with `load_settings`. The constructor does not read the environment.
     """
 
     data_dir: Annotated[
@@ -404,7 +404,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "local"
 
     origins: Mapping[str, str] = {}
-    """The origin of each setting that is not its default: `file <path>`, `env <NAME>` or `flag`."""
+    """The origin of each value other than the default: `file <path>`, `env <NAME>` or `flag`."""
 
     def __post_init__(self) -> None:
         for name, default in IN_DATA_DIR.items():
@@ -417,19 +417,19 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def verified(self) -> bool:
-        """Whether agents must prove their identity; always true if other machines can connect."""
+        """Whether agents must prove their identity. This is always true if other machines can connect."""
         return self.identity == "verified" or not self.is_loopback
 
     @property
     def shown_database(self) -> str:
-        """The location of the database, without the user and the password."""
+        """The location of the database, without the user name and the password."""
         if not self.database_url:
             return str(self.database)
         return shown_address(self.database_url, self.database_schema)
 
     @property
     def growing(self) -> Path:
-        """The path whose disk fills up: the database file, or the data folder if the database is remote."""
+        """The path whose disk can become full: the database file, or else the data folder."""
         return self.data_dir if self.database_url else self.database
 
     @property
@@ -443,7 +443,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def max_request_bytes(self) -> int:
         """The maximum size of a request that contains a message within the limits.
 
-        JSON can need six bytes for one byte of a body, and base64 needs four bytes for three bytes of an
+        JSON can need six bytes for a byte of the message. Base64 needs four bytes for three bytes of an
         attachment.
         """
         return 6 * self.max_body_bytes + 4 * self.max_attachments_bytes // 3 + _MIB
@@ -459,7 +459,7 @@ SETTINGS: Final = tuple(name for name in Settings.__struct_fields__ if name != "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingLine:
-    """One setting as `postroom config show` prints it."""
+    """A setting, as `postroom config show` prints it."""
 
     name: str
     value: str
@@ -469,7 +469,7 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value with the source that set it."""
+    """A value with its source."""
 
     value: object
     origin: str
@@ -484,7 +484,8 @@ def load_settings(
 
     `overrides` are command-line flags; None means that a flag was not given.
 
-    Relative paths in the file are resolved against the file's folder, all others against the current folder.
+    Relative paths in the file are resolved against the folder of the file. All other relative paths are
+    resolved against the current folder.
 
     Raises:
         ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
@@ -514,7 +515,7 @@ def load_settings(
 
 
 def explain(settings: Settings) -> list[SettingLine]:
-    """Return every setting with its value, without secrets, and the origin of the value."""
+    """Return every setting with its value and the origin of the value. Secrets are hidden."""
     return [
         SettingLine(
             name=name,
@@ -544,9 +545,9 @@ _CALLED: Final = "the configuration file"
 _REMEDY: Final = f"correct the file, or point {places.CONFIG_NAME} to another one"
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
-"""The sources of settings; a later one overrides an earlier one."""
+"""The sources of settings. Each source overrides those before it."""
 _TABLES: Final = ("agents", "budgets", "keep")
-"""Tables in the file that are not settings; `agents_config`, `budgets_config` and `keep_config` read them."""
+"""The tables in the file that other modules read, because they are not settings."""
 _OLDER_NAMES: Final = {
     "DATABASE_URL": "database",
     "STORAGE_ROOT": "storage_root",
@@ -561,12 +562,12 @@ _OLDER_NAMES: Final = {
 
 
 def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
-    """Return the tables `[[name]]` of the configuration file, each with its position.
+    """Return the tables `[[name]]` of the configuration file, each with its position in the file.
 
-    An empty list without a file.
+    The list is empty if there is no file.
 
     Raises:
-        ConfigError: In the file, the name has a value of another type.
+        ConfigError: The file contains a value of another type under this name.
     """
     file = places.config_file(environment)
     tables = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
@@ -625,11 +626,11 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
 
 
 def _choose_database(found: dict[str, _Found]) -> None:
-    """Choose between a database file and a database URL; the source with the higher precedence wins.
+    """Choose between a database file and a database URL. The source with the higher precedence decides.
 
     Raises:
-        ConfigError: Both come from the same source. The URL is empty, for example from an empty variable, and
-            no file comes from the same or a later source.
+        ConfigError: Both come from the same source. Or the URL is empty, and no file comes from the same or a
+            later source.
     """
     file, url = found.get("database"), found.get("database_url")
     if url is None:
@@ -667,7 +668,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
 
 
 def _sqlite_file(name: str, url: str) -> str:
-    """Return the file in a database URL; other parts may contain a password and are never shown."""
+    """Return the file in a database URL. Other parts may contain a password, and are never shown."""
     scheme, _, rest = url.partition("://")
     path = rest.removeprefix("/").partition("?")[0]
     if scheme in ("sqlite", "sqlite+aiosqlite") and rest.startswith("/") and path not in ("", ":memory:"):
@@ -693,7 +694,7 @@ def _read(name: str, found: _Found) -> object:
 
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
-    text = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # an invalid one may have one, too
+    text = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # an invalid value may contain one
     return ConfigError(f"{name} is {text!r} (from {found.origin}): {reason}", value=text, remedy=remedy)
 
 

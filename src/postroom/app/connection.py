@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's protocol, hardened against slow, faulty and too many clients.
+"""One HTTP connection: uvicorn's protocol with limits for slow, faulty and too many clients.
 
 The time limits for a client:
 
@@ -18,25 +18,25 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 PATIENCE: Final = 30.0
 """The time limit for a client in seconds."""
 WANTED: Final = 4096
-"""The desired limit of open files and sockets for the process; usual defaults are 256 and 1024."""
+"""The desired limit of open files and sockets for the process. Usual defaults are 256 and 1024."""
 RESERVED: Final = 192
-"""The part of the limit that is reserved for the database, Git, and a burst of uncounted connections."""
+"""The part of the limit that is reserved for the database, Git, and connections not counted yet."""
 ACCEPTED_AT_ONCE: Final = 50
-"""How many connections asyncio accepts at once.
+"""The number of connections that asyncio accepts at once.
 
-Up to about three such batches may be open before they are counted.
+The connections of about three such batches can be open before they are counted.
 """
 QUEUE: Final = 1024
-"""How many connections may wait in the system to be accepted, because many agents may connect at once."""
+"""How many connections can wait in the system to be accepted. Many agents may connect at once."""
 MAX_HEAD_LENGTH: Final = 64 << 10
 """Maximum bytes of a request's address and headers, and of the data between two pieces of a body."""
 _AT_ONCE: Final = 8 << 10
-"""Number of bytes passed to the parser at once.
+"""The number of bytes that the parser gets at once.
 
-After a complete part, up to this many bytes are not counted towards the limits.
+After a complete part, up to this number of bytes are not counted towards the limits.
 """
 MAX_BEHIND: Final = 32
-"""Maximum number of pipelined requests that are queued after the active request."""
+"""Maximum number of pipelined requests that wait behind the active request."""
 
 _HEAD_TOO_LARGE: Final = (
     f"The request head exceeds {MAX_HEAD_LENGTH} bytes. Send a shorter URL or fewer headers."
@@ -48,15 +48,15 @@ _NO_HTTP: Final = (
 
 
 class _Refused(Exception):
-    """The input is rejected; the parser stops, and uvicorn answers 400."""
+    """The input is rejected. The parser stops, and uvicorn answers 400."""
 
 
 @cache
 def room() -> int:
-    """Raise the system's open-file limit if possible; return the maximum number of connections.
+    """Raise the limit of open files, if possible; return the maximum number of connections.
 
-    Beyond the system's limit, nothing can be opened. Asyncio would then log each failed accept with a
-    traceback, tens of thousands per second.
+    Beyond the limit of the system, nothing can be opened. Asyncio would then log tens of thousands of failed
+    accepts per second, each with a traceback.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
@@ -71,22 +71,21 @@ def room() -> int:
 class Connection(HttpToolsProtocol):
     """One HTTP/1.1 connection.
 
-    The parser itself has no limits, accepts the addresses that proxies use, and reports trailers as headers.
-    This class adds the limits, rejects such addresses, and ignores trailers. Rejected input ends the
-    connection.
+    The parser has no limits, accepts the addresses that are sent to proxies, and reports trailers as headers.
+    This class adds limits, rejects such addresses, and ignores trailers. Rejected input ends the connection.
     """
 
     _late: asyncio.TimerHandle | None = None
     _in_head = False
     _head_size = 0
-    """Bytes of the current request's address and headers that were read so far."""
+    """The number of bytes of the current request's address and headers that have been read so far."""
     _unfinished = 0
-    """Bytes received since the last complete head, complete piece of a body, or complete message."""
+    """The number of bytes since the last complete head, complete piece of a body, or complete message."""
     _is_deaf = False
-    """Whether reading has stopped, because the input is invalid or is no longer HTTP."""
+    """Whether the connection is no longer read, because the input is invalid or no longer HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Wait for a request, or close the connection if there are too many."""
+        """Wait for a request; if there are too many connections, close this one."""
         super().connection_made(transport)
         if len(self.connections) > room():
             transport.abort()
@@ -99,7 +98,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes in pieces, up to the limit of unfinished data; then wait for the rest."""
+        """Parse received bytes in pieces, up to the limit of unfinished data, and wait for more."""
         while data and not self._is_deaf and not self.transport.is_closing():
             allowed = min(MAX_HEAD_LENGTH - self._unfinished, _AT_ONCE)
             piece, data = data[:allowed], data[allowed:]
@@ -112,7 +111,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start to count the bytes of a request's address and headers.
 
-        If there are too many requests at once, only the first are answered.
+        If there are too many requests at once, only the first requests are answered.
         """
         if len(self.pipeline) >= MAX_BEHIND:
             raise _Refused
@@ -120,21 +119,21 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._head_size = True, 0
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the request's address."""
+        """Add a piece of the address of the request."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header, without the blanks around its value.
+        """Add a header, without spaces around its value.
 
-        A header that comes after the body is ignored.
+        A header after the body is ignored.
         """
         self._count(len(name) + len(value))
         if self._in_head:
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Start serving the request if it is HTTP/1 and its address is a path on this server."""
+        """Start to serve the request, if it is HTTP/1 and its address is a path on this server."""
         self._in_head, self._unfinished = False, 0
         coded = any(
             name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers
@@ -157,7 +156,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Continue with the next request.
 
-        If the client is still sending a request that was already answered, close the connection.
+        If the client is still sending a request that has been answered already, close the connection.
         """
         if self.cycle.response_complete and self.cycle.more_body:
             self.transport.close()
@@ -166,7 +165,7 @@ class Connection(HttpToolsProtocol):
             self._wait_for_the_rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject invalid HTTP and close the connection, but answer the complete requests before it first."""
+        """Answer the complete requests before invalid HTTP, then reject it and close the connection."""
         self._is_deaf = True
         last = self.pipeline[0][0] if self.pipeline else self.cycle
         if self._is_serving() and not last.more_body:
@@ -181,7 +180,7 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg if msg == _HEAD_TOO_LARGE else _NO_HTTP)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Ignore the upgrade and answer in HTTP/1.1, as every server may.
+        """Ignore a request to upgrade, and answer in HTTP/1.1. Every server may do so.
 
         The bytes that follow may belong to any protocol, so they are not read.
         """
@@ -197,7 +196,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_the_rest(self) -> None:
-        """Restart the time limit for the rest of a body; a time limit for a head continues to run."""
+        """Restart the time limit for the rest of a body. A time limit for a head is not restarted."""
         if self._is_serving():
             self._wait_no_more()
         if not self._is_serving() or self.cycle.more_body:

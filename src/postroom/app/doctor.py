@@ -1,4 +1,4 @@
-"""The checks of `postroom doctor`: store, archive, backups, runs, agents, channels and the machine."""
+"""The checks of `postroom doctor`: store, archive, backups, runs, agents, channels and machine."""
 
 import asyncio
 import shutil
@@ -54,30 +54,30 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
 MAX_UNTAKEN: Final = timedelta(minutes=5)
-"""The maximum time that a run may wait in the queue if nothing blocks it."""
+"""The maximum time that a run waits in the queue if nothing blocks it."""
 _MAX_UNEXECUTED: Final = timedelta(seconds=10)
-"""The time after which this server should have released a claim on a run that it does not execute."""
+"""The time after which this server must have released the claim on a run that it does not execute."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class Doctor:
-    """Checks every part of a server; repairs nothing, and starts no program except Git."""
+    """Checks every part of a server. Repairs nothing, and starts no program except Git."""
 
     def __init__(
         self, application: "Application", chats: "GatewayService | None", *, full: bool = False
     ) -> None:
-        """Keep the arguments; with `full`, every record is compared with its file in the archive."""
+        """If `full`, compare every record with its file in the archive."""
         self._full = full
         self._application = application
         self._chats = chats
         self.repairs: list[Repair] = []
-        """Repairs of the faults that were found."""
+        """The repairs of the faults that were found."""
 
     async def findings(self) -> list[CheckResult]:
         """Return the results of all checks.
 
-        A part that cannot be checked is reported and does not stop the others.
+        If a part cannot be checked, this is reported, and the other parts are checked nevertheless.
         """
         looks: dict[str, Look] = {
             "store writes": self._store_writes,
@@ -126,7 +126,7 @@ class Doctor:
         return [CheckResult(part="store reads", state="ok", detail="every table and index is readable")]
 
     async def _records(self) -> list[CheckResult]:
-        """List the records that this release skips because it cannot read them."""
+        """Report the records that this release skips, because it cannot read them."""
         store = self._application.store.store
         rows = await store.unreadable(PAGE)
         if not rows:
@@ -169,7 +169,7 @@ class Doctor:
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes the archive")]
         identity = await asyncio.to_thread(
             Kept.of, application.settings
-        )  # read first, so that the store can only be newer
+        )  # read the marks first, so that the store can only be newer
         refuse_wrong(await application.store.identity(identity.projects), identity, application.settings)
         check = ArchiveCheck(application.store, application.archive, application.clock, full=self._full)
         try:
@@ -178,7 +178,7 @@ class Doctor:
             self.repairs += check.repairs
 
     async def _holder(self, name: str) -> str:
-        """Return the server that holds a lease; empty if no server does."""
+        """Return the server that holds a lease; "" if no server holds it."""
 
         def look(tx: Transaction) -> str:
             return next(
@@ -205,11 +205,11 @@ class Doctor:
         return [told_of_backups(await self._application.backups.examined(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
-        """Check the queue: a dead letter needs a person, and a run must not wait if nothing blocks it."""
+        """Report dead letters of runs, and runs that wait although nothing blocks them."""
         counts = await self._application.runs.counts()
         text = ", ".join(f"{counts.get(status, 0)} {status.label}" for status in RunDispatchStatus)
         state: CheckState = "ok"
-        # A note about the run that has waited longest, and a remedy if it should not be waiting.
+        # Write a note about the run that has waited longest, and a remedy if nothing blocks it.
         runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
@@ -237,7 +237,7 @@ class Doctor:
         waits, remedy = longest_waiting
         if remedy:
             state = "failed"
-        # The runs that this server claimed more than 10 s ago and does not execute.
+        # Count the runs that this server claimed more than 10 s ago, and does not execute.
         before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
         rows = await self._application.runs.mailbox.unexecuted_claims()
         idle_claims = [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
@@ -254,7 +254,7 @@ class Doctor:
         return [CheckResult(part="runs", state=state, detail=text + waits, remedy=remedy, facts=facts)]
 
     async def _outbox(self) -> list[CheckResult]:
-        """Check the effects outside the database: a dead letter needs a person."""
+        """Report dead letters among the effects outside the database."""
         backlogs = await self._application.backlogs()
         detail = "; ".join(
             f"{kind}: {backlog.waiting} waiting, {backlog.dead} dead letters"
@@ -267,7 +267,7 @@ class Doctor:
         return [CheckResult(part="outbox", state=state, detail=detail, remedy=remedy, facts=facts)]
 
     async def _runners(self) -> list[CheckResult]:
-        """Check the program or address of each runner, without starting anything."""
+        """Check the program or the address of each runner, without starting a program."""
         runners = await self._application.store.read(declared_runners)
         if not runners:
             return [CheckResult(part="runner", state="ok", detail="no agent has a runner")]
@@ -282,7 +282,7 @@ class Doctor:
         return CheckResult(part="runner", about=name, state="ok", detail=result)
 
     async def _push(self) -> list[CheckResult]:
-        """Check that the push services of all subscribed browsers accept notifications."""
+        """Report subscribed browsers whose push services do not accept notifications."""
         subscriptions = await self._application.store.store.read(lambda tx: tx.push.subscriptions())
         permitted = self._application.settings.push_services
         barred = [
@@ -338,13 +338,13 @@ class Doctor:
 
 
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
-    """Check a part.
+    """Check a part, and convert an error of its check to a result.
 
-    If the store fails, parts that use it are reported as `unknown`, and only the store itself as `failed`.
+    If the store fails, only the store is reported as `failed`, and parts that use it are `unknown`.
 
-    If a store does not belong to its archive, the part that notices it is reported as `failed`.
+    If the store does not belong to the archive, the part that notices this is reported as `failed`.
 
-    The reason why the store failed is reported only once; `told` records that it was.
+    `told` contains the reasons that have been reported already. Each reason is reported once.
     """
     try:
         return await look()
@@ -369,7 +369,7 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
 
 
 async def damaged_messages(store: MailStore) -> list[int]:
-    """Compare the texts of all messages with their checksums; return the ids of damaged messages."""
+    """Return the ids of the messages whose texts do not match their checksums."""
     damaged, after, count = list[int](), 0, 0
     while True:
 

@@ -1,4 +1,4 @@
-"""The agents and people that gateway.toml names as respondents; they may not exist."""
+"""The agents and people who answer in chats according to gateway.toml. Some may not exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from postroom.gateway.config import PERSON, is_person
 
 
 class Missing(NamedTuple):
-    """The problem of a missing respondent, and its remedy."""
+    """The problem with an agent or person who cannot answer, and the remedy."""
 
     what: str
     remedy: str
 
 
 class Named(NamedTuple):
-    """A respondent, `name@project` or `human:name`, that the file names at the position `where`."""
+    """An agent (`name@project`) or person (`human:name`) who answers. `where` is a place in the file."""
 
     whom: str
     where: str
@@ -48,7 +48,7 @@ class Named(NamedTuple):
 
 
 def answering(told: GatewayFile) -> Mapping[str, Named]:
-    """Return the agents and people that are configured to answer, in the order of the file."""
+    """Return the agents and people who answer in chats, in the order of the file."""
     result: dict[str, Named] = {}
     if told.agent.run is not None:
         address = "@".join(told.agent.run[::-1])

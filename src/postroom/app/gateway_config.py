@@ -6,9 +6,9 @@
     [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-Without the file, there is no gateway. As in `config`, the reader never guesses. An unknown name, a value out
-of range, a duration without a unit, or a secret in the file raises a `ConfigError`, so that the server does
-not start. The error names the file, the table, the name, the value (unless it is secret) and the remedy.
+Without the file, there is no gateway. The reader never guesses. An unknown name, a value out of range, a
+duration without a unit, or a secret in the file raises a `ConfigError`, so that the server does not start.
+The error names the file, the table, the name, the value (unless it is secret) and the remedy.
 """
 
 import re
@@ -47,7 +47,7 @@ from postroom.mail.names import RULE
 from postroom.toml_files import TableName, check_names, read_toml, unreadable
 
 STATE_DIR: Final = "gateway"
-"""Folder inside the data folder for the gateway's status, its locks, and the read positions of channels."""
+"""The folder, in the data folder, for the gateway's status, its locks, and the positions of channels."""
 _CALLED: Final = "the gateway's file"
 _REMEDY: Final = "correct the file, or remove it to run the server without chats"
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
@@ -55,7 +55,7 @@ _ROUTES: Final = "routes"
 T = TypeVar("T", bound=Table)
 _OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
 _NOT_NAMES: Final = (DEFAULT_AGENT, "main")
-"""The reserved names that stand for `[agent]`."""
+"""The reserved names, which mean `[agent]`."""
 
 
 def _address(value: object) -> object:
@@ -84,23 +84,23 @@ Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class ModelPrices(Table, frozen=True, kw_only=True):
-    """A model that /model offers, with its prices in USD for a million tokens read and written."""
+    """A model that /model offers, with its prices in USD for a million tokens of input and output."""
 
     input_price: Price = 0
     output_price: Price = 0
 
 
 class AgentConfig(Table, frozen=True, kw_only=True):
-    """What answers in chats: a model behind an OpenAI-compatible endpoint, or a registered agent.
+    """The agent that answers in chats: a model at an OpenAI-compatible endpoint, or a registered agent.
 
     Raises:
-        ConfigError: The table configures neither, or both.
+        ConfigError: The table configures both or neither of them.
     """
 
     base_url: Address = ""
     model: Line = ""
     run: Annotated[tuple[str, str], Meta(extra={"read": _project_and_name})] | None = None
-    """Project and name of the agent that runs, written as `name@project`; None for a model."""
+    """The project and the name of a registered agent, written as `name@project`; None for a model."""
     agent_id: Line = records.field(default=DEFAULT_AGENT, name="id")
     instructions: Annotated[
         str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})
@@ -111,14 +111,14 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     context_window: Annotated[int, Meta(ge=1_000, le=100_000_000)] | None = None
     silence: Duration = timedelta(minutes=2)
     send_files: bool = False
-    """Whether the model gets a tool for sending files."""
+    """Whether the model gets a tool that sends files."""
     api_key: Secret | None = None
     transcription_url: Address | None = None
-    """The speech-to-text endpoint for voice messages; None for no transcripts."""
+    """The speech-to-text endpoint for voice messages; None if there are no transcripts."""
     transcription_model: Line = "whisper-1"
     transcription_key: Secret | None = None
     speech_url: Address | None = None
-    """The text-to-speech endpoint for answers; None for no spoken answers."""
+    """The text-to-speech endpoint for answers; None if no answers are spoken."""
     speech_model: Line = "tts-1"
     speech_voice: Line = "alloy"
     speech_key: Secret | None = None
@@ -143,13 +143,13 @@ class AgentConfig(Table, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFile:
-    """A file that was read, with its secrets."""
+    """The contents of `gateway.toml`, with the secrets."""
 
     path: Path
     agent: AgentConfig
     gateway: GatewayConfig
     others: Mapping[str, AgentConfig] = field(default_factory=dict)
-    """The agents that routes name, except the one in `[agent]`."""
+    """The agents that routes name, without the one in `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
         """Return the agent that answers on a chat's thread; None if it is no longer configured."""
@@ -159,7 +159,7 @@ class GatewayFile:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The file that values come from, the environment for its secrets, and the folder for state."""
+    """The file that contains the values, the environment with the secrets, and the folder for state."""
 
     file: Path
     environment: Mapping[str, str]
@@ -176,7 +176,8 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     """Return the gateway's configuration; None if the file does not exist.
 
     Raises:
-        ConfigError: The file cannot be read, has an invalid value, or is missing although a setting names it.
+        ConfigError: The file cannot be read, contains an invalid value, or is missing although a setting
+            names it.
     """
     given_fields = places.environment() if environment is None else environment
     file = settings.gateway_file
@@ -231,7 +232,7 @@ def _rules(source: _Source, told: object) -> GatewayRules:
 def _models(
     source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Mapping[str, AgentConfig]:
-    """Return the other models; omitted settings come from `[agent]`, the key only for the same endpoint."""
+    """Return the other models. Omitted settings come from `[agent]`, the key only for the same endpoint."""
     table = source.place("agents")
     result: dict[str, AgentConfig] = {}
     for key, rest in told.items():
@@ -269,7 +270,7 @@ def _models(
 
 
 def _of_mail_room(address: str) -> AgentConfig:
-    """Return the configuration for an agent that answers with its own runner."""
+    """Return the configuration of a registered agent, which answers with its own runner."""
     name, _, project = address.partition("@")
     return AgentConfig(run=(project, name), agent_id=address)
 
@@ -328,7 +329,7 @@ def _routes(
 
 
 def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
-    """Raise if a route leads from a chat to a person whose answer could not reach that chat."""
+    """Raise if a route leads from a chat to a person whose answers could not reach the chat."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
             f"{person!r} is not a known person",
@@ -377,7 +378,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
 
 
 def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel's table, with the busy modes of single chats converted to their current format."""
+    """Return the table of a channel, with the busy modes of single chats in their current form."""
     former = told.pop("busy_chats", None)
     if former is None:
         return told
@@ -399,7 +400,7 @@ def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the contents of its `extra` table merged into it."""
+    """Return a table that also contains the values of its table `extra`."""
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):

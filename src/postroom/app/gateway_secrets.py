@@ -1,11 +1,10 @@
-"""Secrets of the gateway: `gateway.toml` refers to them, and the environment or private files store them.
+"""Secrets of the gateway. `gateway.toml` names the environment variables or private files with them.
 
-Secrets are never shown.
+`<name>_env` names an environment variable, and `<name>_file` names a file that only its owner can use. A
+secret in `gateway.toml` itself is refused, because that file is copied, shown and kept under version control.
 
-`<name>_env` names an environment variable, `<name>_file` a file that only its owner can use. The secret
-itself in `gateway.toml` is refused, because that file is copied, shown and kept under version control.
-
-Errors never show the given name of a variable or file, because it may be the secret itself.
+Secrets are never shown. Errors do not show the name of a variable or file either, because it may be the
+secret itself.
 """
 
 import os
@@ -26,13 +25,12 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def take_secret(
     table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
 ) -> Secret | None:
-    """Remove the names of a secret from a table, and return the secret; None if the table does not name it.
+    """Remove the names of a secret from a table, and return the secret; None if the table names none.
 
     Without `read`, the names are checked and removed, but no value is read.
 
     Raises:
-        ConfigError: The table contains the secret itself, it contains both names, or the value is
-            unavailable.
+        ConfigError: The table contains the secret itself or both names, or the secret cannot be read.
     """
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
@@ -56,7 +54,7 @@ def take_secret(
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """Return the names under which a table may refer to these secrets."""
+    """Return the names with which a table may refer to these secrets."""
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 

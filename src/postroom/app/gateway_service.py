@@ -1,4 +1,4 @@
-"""The operator's administration of the gateway: health, people and notices."""
+"""The operator's administration of the gateway: health, people, messages and channels."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -42,7 +42,7 @@ class GatewayService(UndeliveredService):
         self._gateway = chats.gateway
 
     def check(self) -> Check:
-        """Check how many channels are connected, and whether webhook channels accept requests yet."""
+        """Return how many channels are connected, and whether webhook channels accept requests."""
         ours = [
             adapter
             for adapter in self._chats.adapters
@@ -57,7 +57,7 @@ class GatewayService(UndeliveredService):
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
     async def health(self) -> dict[str, Json]:
-        """Return the gateway's state, its channels, counts of accepted messages, and the queue."""
+        """Return the state of the gateway and its channels, and the number of messages in each state."""
         counts = await self._gateway.counts()
         messages = {
             "accepted": counts.accepted,
@@ -82,24 +82,24 @@ class GatewayService(UndeliveredService):
         }
 
     async def _count_waiting_for_agents(self) -> int:
-        """Among the oldest 500 waiting messages, count the agents' messages held back by quiet hours.
+        """Count the agents' messages that wait for the end of quiet hours, among the oldest 500 messages.
 
-        Only the first message of each chat is tried; the later ones wait for it.
+        Only the first message of each chat is tried. The chat's later messages wait for it.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MAX_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
         return sum((row.target, row.order_key) in held for row in rows)
 
     async def refresh_metrics(self) -> None:
-        """Update the gauges."""
+        """Set the gauges of the gateway to the current values."""
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Grant access to the person who received this code.
+        """Admit the person who received this code.
 
         Raises:
             InvalidArgument: The code is unknown, or there is no such platform or role.
-            QueueFull: Too many wrong codes were tried.
+            QueueFull: Too many wrong codes have been tried.
         """
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
@@ -146,10 +146,10 @@ class GatewayService(UndeliveredService):
         }
 
     async def shut_out(self, platform: str, user_id: str) -> RemovedChatPerson:
-        """Remove a person who was given access with a code.
+        """Remove a person who was admitted with a code.
 
         Raises:
-            InvalidArgument: No person with this id was given access.
+            InvalidArgument: No person with this id has been admitted.
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
@@ -170,12 +170,12 @@ class GatewayService(UndeliveredService):
         thread_id: str | None = None,
         key: str | None = None,
     ) -> StoredEffect:
-        """Send a message to a chat or to the home channel, once for each key; return its outbox row.
+        """Send a message to a chat or to the home channel, once for each key; return the outbox row.
 
         Raises:
-            InvalidArgument: There is no such channel, no home channel, or no text.
+            InvalidArgument: There is no such channel, there is no home channel, or the text is empty.
             ServerUnavailable: The channel has not been connected yet.
-            IdempotencyConflict: The key was used for something else.
+            IdempotencyConflict: The key was used for another message.
         """
         adapter = self._channel(platform)
         if not text.strip() or chat_id == "" or len(text) > MAX_NOTICE_LENGTH:
@@ -202,11 +202,11 @@ class GatewayService(UndeliveredService):
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Forward a request to the channel's server and return its response; None if that is this server.
+        """Forward a request to the server of a channel, and return the response; None on that server.
 
         Raises:
             InvalidArgument: There is no such channel.
-            ServerUnavailable: No server serves the channel now, or that server does not answer.
+            ServerUnavailable: No server serves the channel, or that server does not answer.
         """
         return await self._chats.passed_on(self._channel(platform), request)
 
@@ -231,7 +231,7 @@ class GatewayService(UndeliveredService):
     async def _destination(
         self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
     ) -> SessionSource:
-        """Return the given chat, or else the chat chosen as home, or else the home channel in the file."""
+        """Return the given chat, or else the chat set with /sethome, or else the home channel in the file."""
         platform, account = adapter.platform, adapter.account
         if chat_id is None:
             made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")

@@ -1,6 +1,6 @@
-"""The gateway of a server: its channels and respondents, created from `gateway.toml`.
+"""The gateway of a server, with its channels and agents, which is created from `gateway.toml`.
 
-At the start, the mailbox resumes earlier runs, and then the channels are connected. At the stop, no new
+At the start, the mailbox resumes earlier runs, and then the channels are connected. At the stop, no more
 messages are accepted, and active runs and answers get time to finish.
 """
 
@@ -59,16 +59,16 @@ from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
 CHANNELS: Final = "/channels"
-"""Path prefix for the routes of channels whose address is not at the root."""
+"""The path prefix for the routes of channels that are not at the root."""
 
 
 class ChatAgents(SeveralExecutors):
-    """Runs each chat's thread with the agent in the thread's name."""
+    """Executes each run of a chat as the agent in the name of the run's thread."""
 
     def __init__(
         self, told: GatewayFile, agents: RunDispatchExecutor | None, clock: Clock, timer: Timer
     ) -> None:
-        """Create the models' clients; `agents` executes the agents that run on mail."""
+        """Create the clients of the models. `agents` executes registered agents."""
         self._told = told
         self._clients: list[OpenAICompatibleModel] = []
         models: dict[str, ResolvedAgent] = {}
@@ -85,21 +85,21 @@ class ChatAgents(SeveralExecutors):
         """Return the executor of the agent that answers on the thread.
 
         Raises:
-            AgentNotFound: The file no longer names this agent.
+            AgentNotFound: `gateway.toml` no longer names this agent.
         """
         return self._of(activation.thread_id)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration of the run.
+        """Return the configuration of a run.
 
-        Messages for a removed agent still become a run. The run fails, so that their senders are notified.
+        Messages for a removed agent start a run, too. The run fails, so that the senders are notified.
         """
         if pinned is not None and self._told.agent_on(activation.thread_id) is None:
             return ResolvedRunPlan(resolution_id=pinned)
         return await super().resolve(activation, pinned=pinned)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run as the agent that its thread's name contains."""
+        """Execute a run as the agent in the name of its thread."""
         return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
@@ -115,7 +115,7 @@ class ChatAgents(SeveralExecutors):
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent that executes all runs of a thread."""
+        """Return the agent that executes the runs of a thread."""
         agent = self._told.agent_on(thread_id)
         if agent is None:
             return agent_on(thread_id)
@@ -136,7 +136,7 @@ class ChatAgents(SeveralExecutors):
 
 
 class ChatService:
-    """A gateway with its services. Create it outside the event loop, and run it on the loop."""
+    """A gateway with its services. Create the object outside the event loop, and run it on the loop."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -157,28 +157,28 @@ class ChatService:
         store_id: Callable[[], Awaitable[str]] | None = None,
         others: OtherServers | None = None,
     ) -> None:
-        """Create all parts; none is started.
+        """Create all parts without starting them.
 
-        `agents` runs the registered agents that answer in chats, if there are any; `runners` provides their
-        runners, and `knows_person` returns whether a person exists. `mail` is notified when its messages are
-        delivered, and when people write to a person in a chat. `locks_dir` has a lock for each bot token that
-        this user's servers use. With `leases`, the servers of one database, identified by `store_id`, share
-        its channels; `others` forwards requests to them.
+        `agents` executes the registered agents that answer in chats, and `runners` provides their runners.
+        `knows_person` returns whether a person exists. `mail` is notified when mail is delivered to a chat,
+        and when people write to a person in a chat. `locks_dir` contains a lock for each bot token that this
+        user's servers use. With `leases`, the servers of one database share its channels. `store_id`
+        identifies this database, and `others` forwards requests to the other servers.
 
         Raises:
             ConfigError: A channel cannot be created from its configuration.
-            MissingExtra: The model's client is not installed.
+            MissingExtra: The client of the model is not installed.
         """
         timer, config = timer or SystemTimer(), told.gateway
         self.file = told.path
         self._state_dir = config.state_dir
         self.adapters = _adapters(told, clock, timer)
         self.open_paths = open_paths(self.adapters)
-        """The addresses for which its channels authenticate the callers themselves."""
+        """The addresses whose callers the channels authenticate themselves."""
         self.runs = runs
         self.mailbox = runs.mailbox
         self.state = "stopped"
-        """stopped, starting, running or stopping."""
+        """The state of the gateway: stopped, starting, running or stopping."""
         sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._told, self._runners, self._knows_person = told, runners, knows_person
@@ -205,7 +205,7 @@ class ChatService:
             speak=None if self._speaker is None else self._speaker.speak,
         )
         self.mail_outbox = MailOutbox(self.adapters)
-        """Delivers mail messages to the chats of this gateway."""
+        """Delivers mail to the chats of this gateway."""
         self._locks_dir, self._store_id, self._others = locks_dir, store_id, others
         self._locks = ScopedLocks(locks_dir)
 
@@ -213,7 +213,7 @@ class ChatService:
         """Create the folder of the gateway. Blocks.
 
         Raises:
-            ConfigError: The folder cannot be created, or a channel has the address of the MCP endpoint.
+            ConfigError: The folder cannot be created, or a channel uses the address of the MCP endpoint.
         """
         _check_paths(self.file, self.open_paths, mcp_path)
         if self._state_dir is not None:
@@ -234,8 +234,8 @@ class ChatService:
         """Resume earlier work, connect the channels, and start to answer.
 
         Raises:
-            ConfigError, MissingExtra: A channel lacks something that a person must provide.
-            StoreError: The earlier work could not be resumed.
+            ConfigError, MissingExtra: A channel lacks a setting or a package.
+            StoreError: Earlier work could not be resumed.
         """
         self.state = "starting"
         for item in await self.missing():
@@ -248,15 +248,15 @@ class ChatService:
         _LOG.info("gateway.running", channels=[adapter.platform.value for adapter in self.adapters])
 
     async def missing(self) -> list[Missing]:
-        """Return, for each agent or person that cannot answer, the reason.
+        """Return the agents and people who cannot answer, and the reasons.
 
-        People who write to a missing agent get a notice that nobody will answer; everyone else is served.
+        People who write to them get a notice that nobody will answer. All other messages are answered.
         """
         looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]
 
     def names(self, whom: str) -> bool:
-        """Return whether a rule names this person or mail agent as a respondent."""
+        """Return whether a rule names this person or agent to answer."""
         return whom.casefold() in map(str.casefold, answering(self._told))
 
     async def _find_fault(self, named: Named) -> Missing | None:
@@ -275,7 +275,7 @@ class ChatService:
         return None if is_run else named.not_run
 
     async def stop(self) -> None:
-        """Stop the gateway cleanly; no effect if it was stopped or never started."""
+        """Stop the gateway cleanly; do nothing if it does not run."""
         if self.state == "stopped":
             return
         self.state = "stopping"
@@ -291,11 +291,11 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Make a `stop` in progress no longer wait for runs and answers; they continue at the next start."""
+        """Make a stop in progress no longer wait for runs and answers, which continue at the next start."""
         await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
-        """Lock each bot token on this machine, for this server or for all servers of one database."""
+        """Lock each bot token on this machine, for this server or for all servers of its database."""
         tokens = [(adapter.platform.value, adapter.lock_identity()) for adapter in self.adapters]
         try:
             for scope, identity in tokens:
@@ -305,13 +305,13 @@ class ChatService:
                     self._locks.acquire(
                         scope, identity, store_id=store_id, server=str(self._state_dir or self.file)
                     )
-        except OSError as error:  # without a home, only servers of one data folder see the locks
+        except OSError as error:  # without a home, only servers of this data folder see the locks
             _LOG.warning("gateway.tokens_not_locked", reason=error.strerror)
 
     # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Forward a request to a channel's server and return its response; None if that is this server.
+        """Forward a request to the server of a channel, and return the response; None on that server.
 
         Raises:
             ServerUnavailable: No server serves the channel now, or that server does not answer.
@@ -320,13 +320,13 @@ class ChatService:
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that serves a channel; None if this server or every server does."""
+        """Return the other server that serves a channel; None if this server or every server serves it."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the channels; some are at the root, the others below `/channels`."""
+        """Return the routes of the channels, at the root or below `/channels`."""
         at_root: list[BaseRoute] = []
         below: list[BaseRoute] = []
         for adapter in self.adapters:
@@ -339,11 +339,11 @@ class ChatService:
 
 
 def examine(told: GatewayFile, settings: Settings) -> None:
-    """Check that all parts can be created from a file; nothing is opened or connected.
+    """Check that all parts can be created from a file, without opening or connecting anything.
 
     Raises:
-        ConfigError: A channel cannot be created, or its address is the MCP endpoint's.
-        MissingExtra: The model's client is not installed.
+        ConfigError: A channel cannot be created, or uses the address of the MCP endpoint.
+        MissingExtra: The client of the model is not installed.
     """
     clock = SystemClock()
     adapters = _adapters(told, clock, SystemTimer())
@@ -356,7 +356,7 @@ def examine(told: GatewayFile, settings: Settings) -> None:
 
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
-    """Return the addresses whose callers these channels authenticate themselves, with their size limits."""
+    """Return the addresses whose callers the channels authenticate themselves, with their size limits."""
     fields: dict[str, OpenPath] = {}
     for adapter in adapters:
         base = "" if adapter.at_root else CHANNELS
@@ -374,17 +374,17 @@ def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatfo
         make_adapter(told.path, platform, config.platforms[platform], clock=clock, timer=timer)
         for platform in config.get_connected_platforms()
     ]
-    # Channels with routes here are connected first, so that they wait for no platform that does not answer.
+    # Connect channels with routes here first, so that they do not wait for a platform that does not answer.
     return tuple(sorted(made, key=lambda one: not isinstance(one, HttpAdapter)))
 
 
 def make_adapter(
     file: Path, platform: Platform, config: PlatformConfig, *, clock: Clock, timer: Timer
 ) -> BasePlatformAdapter:
-    """Create a platform's adapter.
+    """Create the adapter of a platform.
 
     Raises:
-        ConfigError: The platform's configuration is invalid.
+        ConfigError: The configuration of the platform is invalid.
     """
     try:
         return adapter_of(platform)(config, clock=clock, timer=timer)
@@ -397,7 +397,7 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
     """Create the model that answers.
 
     Raises:
-        MissingExtra: The library for the model's endpoint is not installed.
+        MissingExtra: The library for the endpoint of the model is not installed.
     """
     silence = agent.silence // timedelta(milliseconds=1)
     return OpenAICompatibleModel(agent.base_url, agent.api_key, silence_ms=silence, clock=clock)
@@ -439,7 +439,7 @@ def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
 
 
 def outline(told: GatewayFile) -> dict[str, Json]:
-    """Return the channels that would be connected, without their secrets."""
+    """Return the channels to connect as plain data, without secrets."""
     config = told.gateway
     return {
         "file": str(told.path),

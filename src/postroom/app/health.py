@@ -1,4 +1,4 @@
-"""Describes the health of the server in sentences for people, from the checks of `/readyz` and the queue."""
+"""Describes the health of the server for people, from the checks of `/readyz` and the queue."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -16,12 +16,12 @@ _ORDER: Final = ("failed", "unknown", "ok")
 
 
 class ServerHealth:
-    """Returns the health of the server when it is called, which each page that shows the health does."""
+    """Returns the health of the server when called. Each page that shows the health calls the object."""
 
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
     ) -> None:
-        """Keep the arguments; `ready` checks every part of the server, and may return a recent result."""
+        """`ready` checks every part of the server. It may return a recent result."""
         self._application = application
         self._ready = ready
         self._started_at = started_at
@@ -52,7 +52,7 @@ class ServerHealth:
 
 
 def _fact_for_people(check: Check) -> HealthFact | None:
-    """Return a check as a fact for people; None if there is nothing that people need to know."""
+    """Return the result of a check as a fact for people; None if people need not know it."""
     text = _TEXTS[check.name](check)
     return None if not text else HealthFact(name=check.name, state=check.state, text=text)
 
@@ -107,7 +107,7 @@ _TEXTS: Final = {
 
 
 async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
-    """For each budget that limits all runs together, yield what they have spent in its current window."""
+    """Yield the amount spent in the current window of each budget that limits all runs together."""
     budgets = [budget for budget in application.runs.budgets if budget.per is BudgetScope.ALL]
     scopes = {
         spending.scope: budget for budget in budgets if (spending := budget.account(_ALL, now)) is not None

@@ -5,18 +5,18 @@ import sys
 from typing import Final
 
 SWITCH_SECONDS: Final = 0.0005
-"""How long a computing thread may hold the interpreter while another thread waits; the default is 0.005 s.
+"""How long a busy thread may keep the interpreter while another thread waits. The default is 0.005 s.
 
-A send changes threads several times, and may have to wait for a computing thread each time. On a busy
-machine, the p99 latency of sends rose to 2.5 times while `doctor` ran. With this value, it rises to 1.3
-times. On an idle machine, there was no difference. The value costs no measurable processor time.
+Each message that is sent changes threads several times, and may have to wait for a busy thread each time. On
+a busy machine, the p99 latency of sends rose by a factor of 2.5 while `doctor` ran. With this value, it rises
+by a factor of 1.3. On an idle machine, there was no difference. The value costs no measurable CPU time.
 """
 
 
 def set_for_a_server() -> None:
-    """Shorten the time that threads wait for each other, and exempt existing objects from garbage collection.
+    """Let threads wait less for each other, and exclude existing objects from garbage collection.
 
-    Full garbage collections would otherwise dominate tail latency (docs/internals/benchmarks.md).
+    Otherwise, full garbage collections would dominate tail latency (docs/internals/benchmarks.md).
     """
     gc.collect()
     gc.freeze()

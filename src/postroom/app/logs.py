@@ -1,7 +1,7 @@
-"""Writes structured logs of postroom and its libraries to standard error in one format, and masks secrets.
+"""Writes the logs of postroom and its libraries to standard error, in one format and without secrets.
 
 Nothing is logged to standard output, because the stdio transport and the output of commands use it. Events
-contain names, ids and counts, never the text of a message.
+contain names, ids and counts, but never the text of a message.
 """
 
 import json
@@ -27,15 +27,15 @@ _MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn.error")
-"""Loggers that may write only warnings and errors.
+"""The loggers that may write only warnings and errors.
 
-The HTTP clients would log whole addresses, which may contain a key. The HTTP server would log four lines at
+The HTTP clients would log whole addresses, which can contain a key. The HTTP server would log four lines at
 each start.
 """
 TOLD_AGAIN: Final = timedelta(minutes=1)
-"""The interval at which a failure that persists is logged again."""
+"""The time after which a failure that persists is logged again."""
 _MAX_REPEATS: Final = 1_000
-"""Maximum number of failures that are remembered; beyond it, each failure is logged."""
+"""Maximum number of failures that are remembered. Beyond it, each failure is logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
 """The fields that come first in a line on a console."""
 _COLORS: Final = {"warning": 33, "error": 31, "critical": 31}
@@ -43,7 +43,7 @@ _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
 def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
-    """Write all logs of this process to `stream` (default: stderr) in the configured format.
+    """Write all logs of this process to `stream` (default: stderr), in the configured format.
 
     The call may be repeated.
     """
@@ -56,7 +56,7 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    for name in _SERVER_LOGGERS:  # its own handlers would write the line again, with secrets not masked
+    for name in _SERVER_LOGGERS:  # the logger's own handlers would write the line again, with secrets
         logger = logging.getLogger(name)
         logger.handlers = []
         logger.propagate = True
@@ -72,7 +72,7 @@ def log_refused_start(error: PostroomError, settings: Settings) -> None:
 
 
 def log_failure() -> OSError | None:
-    """Return why the last line could not be written; None if it was written or logs go elsewhere."""
+    """Return why the last line could not be written; None if there was no such failure."""
     failures = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
     return next(failures, None)
 
@@ -95,7 +95,7 @@ class _Lines(logging.StreamHandler[TextIO]):
         self.failure = self._refused
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Record that a line could not be written; a traceback would go to the same full disk."""
+        """Record that a line could not be written. A traceback would be written to the same full disk."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._refused = error
@@ -104,25 +104,25 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 class Repeats(logging.Filter):
-    """Suppresses warnings that repeat a warning from the last minute.
+    """Suppresses a warning that repeats a warning of the last minute.
 
-    Periodic work (renewing leases, looking for due runs) fails with the store in each round, several times a
-    second. Only lines with a `reason` can count as repetitions, because, for example, two failed logins are
-    two separate events.
+    If the store fails, periodic work fails several times a second, for example the renewal of leases. Only
+    lines with a `reason` can count as repetitions, because two failed log-ins, for example, are separate
+    events.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """Keep the argument; `seconds` is a monotonic clock."""
+        """`seconds` is a monotonic clock."""
         super().__init__()
         self._seconds = seconds
         self._told: dict[object, tuple[float, int]] = {}
-        """When each failure was last logged, and how often it has occurred since."""
+        """When each failure was last logged, and how many times it has occurred since then."""
 
     def __len__(self) -> int:
         return len(self._told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record; a repetition after a minute includes the count (`times`)."""
+        """Return whether to write a record; add the number of repetitions (`times`) after a minute."""
         line: object = record.msg
         if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
             return True
@@ -139,7 +139,7 @@ class Repeats(logging.Filter):
         return True
 
     def _make_room(self, now: float) -> None:
-        """Forget old failures, or all failures if that does not make enough room."""
+        """Remove old failures, or all failures if that does not make enough room."""
         if len(self._told) < _MAX_REPEATS:
             return
         recent = {
@@ -149,7 +149,7 @@ class Repeats(logging.Filter):
 
 
 class _Form(logging.Formatter):
-    """Formats a record as one line with secrets masked; a traceback follows the line."""
+    """Formats a record as one line without secrets, and a traceback after it."""
 
     def __init__(self, *, as_json: bool, has_colors: bool) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class _Form(logging.Formatter):
         self._has_colors = has_colors
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line: JSON, or `<time> [<level>] <event> [<logger>] <name>=<value>...`."""
+        """Return the line as JSON, or as `<time> [<level>] <event> [<logger>] <name>=<value>...`."""
         line = record.msg
         facts = line.facts if isinstance(line, LogLine) else {}
         fields = {
@@ -180,12 +180,12 @@ class _Form(logging.Formatter):
         if self._has_colors and level in _COLORS:
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
         line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *told])
-        # Each line of a traceback is indented, so that the text of an exception cannot look like a log line.
+        # Indent each line of a traceback, so that the text of an exception cannot look like a log line.
         return "\n  ".join([line, *map(_escape, trace.splitlines())])
 
 
 def _format_message(record: logging.LogRecord) -> str:
-    """Return the message of a library's record, even if its arguments do not fit its format."""
+    """Return the message of a record, even if its arguments do not fit its format."""
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Prometheus metrics: their names and sources. Labels have few values, and never contain agent names."""
+"""Prometheus metrics, with their names and sources. Labels have few values, and contain no agent names."""
 
 import math
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ SERVER: Final = {
     "open_descriptors": "Open files and sockets of the server; NaN if the system does not report it.",
     "most_descriptors": "Maximum number of open files and sockets; +Inf without a limit.",
 }
-"""Gauges without a label, by name."""
+"""The gauges without a label, by name."""
 OUTBOX: Final = {
     "waiting": "Waiting effects, by kind.",
     "dead_letters": "Dead letters of the outbox, by kind.",
 }
-"""Gauges of the outbox, by name."""
+"""The gauges of the outbox, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The server's work and its resources at one point in time."""
+    """The work and the resources of the server at one point in time."""
 
     dead_letters: int
     oldest_waiting_ms: int
@@ -52,7 +52,7 @@ class ServerState:
 
 
 class Metrics:
-    """The metrics of one server, in a separate registry."""
+    """The metrics of one server, in their own registry."""
 
     def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store
@@ -96,9 +96,9 @@ class Metrics:
         self.registry.register(_Grouping(store))
 
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count one tool call.
+        """Count a tool call.
 
-        `tool` is a name from the operations table and `outcome` is a code, so that the labels have few
+        `tool` is a name from the table of operations, and `outcome` is a code, so that the labels have few
         values.
         """
         self._calls.labels(tool, outcome).inc()
@@ -117,7 +117,7 @@ class Metrics:
         self._lag.set(lag_seconds)
 
     def show_server(self, state: ServerState) -> None:
-        """Set the gauges of the server's work and its resources."""
+        """Set the gauges that show the work and the resources of the server."""
         shown = {
             "dead_letters": state.dead_letters,
             "oldest_waiting_run_age_seconds": state.oldest_waiting_ms / 1000,
@@ -133,7 +133,7 @@ class Metrics:
 
 
 class _Grouping(Collector):
-    """The number of commits, and the number of changes in them; both are read on request."""
+    """Collects the number of commits, and the number of changes in them, on request."""
 
     def __init__(self, store: Stores) -> None:
         self._store = store

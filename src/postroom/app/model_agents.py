@@ -1,4 +1,4 @@
-"""The executor for agents that are models: the built-in loop, with mail operations as its tools."""
+"""The executor for agents that are models. It runs the built-in loop, with mail operations as tools."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ _INTRODUCTION: Final = (
 class ModelAgents(AgentRuntime):
     """Runs each agent with the model that its runner names.
 
-    On an agent's own thread, a run sees its messages and its earlier steps; in a chat, it sees the
-    conversation. A run also reads messages that arrive while it is active. Calls are committed before they
-    are made, so an interrupted run never makes a change twice.
+    The model sees the messages and the earlier steps of its run; in a chat, it sees the conversation. A run
+    also reads messages that arrive while it is active. Calls are committed before they are made, so an
+    interrupted run never makes a change twice.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class ModelAgents(AgentRuntime):
         clock: Clock,
         timer: Timer,
     ) -> None:
-        """Keep the arguments; a key is read from `environment` only when a run needs it."""
+        """Read keys from `environment` only when a run needs them."""
         self._agents: dict[str, ResolvedAgent] = {}
-        """The agents by id, as they were when their last run started."""
+        """The agents, keyed by id, in their state at the start of their last run."""
         super().__init__(MapResolver(self._agents), clock=clock, timer=timer)
         self._runners = runners
         self._calls = calls
@@ -58,14 +58,14 @@ class ModelAgents(AgentRuntime):
         self._models: dict[tuple[str, str | None], OpenAICompatibleModel] = {}
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute an agent's run until it has ended or waits for a person.
+        """Execute a run of an agent until it has ended or waits for a person.
 
         Raises:
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: The agent's runner is not a model, or names an unknown tool.
-            RunnerSecretMissing: The variable with the endpoint's key is not set.
-            MissingExtra: The endpoint's client is not installed.
-            InferenceError: The model failed; `retryable` states whether a retry may help.
+            InvalidRunner: The runner of the agent is not a model, or names an unknown tool.
+            RunnerSecretMissing: The variable with the key of the endpoint is not set.
+            MissingExtra: The client of the endpoint is not installed.
+            InferenceError: The model failed. `retryable` is true if a retry may help.
             StaleClaim: The worker has lost the run.
         """
         agent_id = activation.agent_id or "default"
@@ -97,21 +97,21 @@ class ModelAgents(AgentRuntime):
         return await super().run(await _request_as_seen(activation), sink)
 
     async def _model_client(self, runner: ModelRunner) -> OpenAICompatibleModel:
-        """Return the client for the endpoint; all agents of the endpoint share it and its connections."""
+        """Return the client of an endpoint. All agents with this endpoint share the client."""
         name = runner.api_key_env
         key = None if name is None else secret_named(name, self._environment)
         where = runner.base_url, name
         if where not in self._models:
-            # Creating a client reads the certificates of the system.
+            # The constructor of the client reads the certificates of the system.
             made = await asyncio.to_thread(OpenAICompatibleModel, runner.base_url, key)
             if self._models.setdefault(where, made) is not made:
                 await made.close()
         return self._models[where]
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to a chat's run for its next step.
+        """Pass messages to a run of a chat, for its next step.
 
-        Return False for other runs, which read mail themselves.
+        Return False for all other runs, because they read mail themselves.
         """
         active = self._runs.find(id)
         if active is None or agent_of(active.identity.thread_id) is not None:
@@ -119,7 +119,7 @@ class ModelAgents(AgentRuntime):
         return super().send_messages(id, messages)
 
     async def close(self) -> None:
-        """Close the connections to endpoints; the caller that started the runs must end them."""
+        """Close the connections to endpoints. The caller must have ended the runs."""
         await super().close()
         while self._models:
             _, model = self._models.popitem()
@@ -127,7 +127,7 @@ class ModelAgents(AgentRuntime):
 
 
 async def _request_as_seen(activation: RunActivation) -> RunActivation:
-    """Return the request as its run must see it: decisions become results of the run's own calls."""
+    """Return a request in which decisions are results of the run's tool calls."""
     messages = tuple(
         message for message in activation.messages if not (message.id or "").startswith(DECISION)
     )
@@ -142,10 +142,10 @@ async def _request_as_seen(activation: RunActivation) -> RunActivation:
 
 
 def secret_named(name: str, environment: Mapping[str, str]) -> str:
-    """Return the key or secret in an environment variable of the server.
+    """Return the key or secret in an environment variable.
 
     Raises:
-        RunnerSecretMissing: The variable is not set, or blank.
+        RunnerSecretMissing: The variable is not set, or is blank.
     """
     secret = environment.get(name, "").strip()
     if not secret:

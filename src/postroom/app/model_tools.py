@@ -1,4 +1,4 @@
-"""The tools of an agent that is a model: mail operations that always act as this agent."""
+"""The tools of an agent that is a model: mail operations, which always act as this agent."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 MAX_ANSWER_LENGTH: Final = 200_000
-"""Maximum characters of a result; if a result is longer, the model must request it in parts."""
+"""Maximum characters of a result. The model must request a longer result in parts."""
 MAX_QUESTION_LENGTH: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"
@@ -74,15 +74,15 @@ TOOLS: Final = (
 )
 """The tools that a model may have.
 
-A model's tools are mail operations as its agent in its project, questions, and files for its chat.
+These are mail operations as the agent in its project, questions to people, and files for the chat.
 """
 
 
 def check_tools(names: Sequence[str]) -> None:
-    """Raise if a model must not have one of these tools.
+    """Raise an error if a model must not have one of these tools.
 
     Raises:
-        InvalidRunner: One of the names is not the name of a permitted tool.
+        InvalidRunner: A name is not the name of a permitted tool.
     """
     if wrong := [name for name in names if name not in TOOLS]:
         raise InvalidRunner(
@@ -96,7 +96,7 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
     """Return the tools of an agent.
 
     Raises:
-        InvalidRunner: One of the names is not the name of a permitted tool.
+        InvalidRunner: A name is not the name of a permitted tool.
     """
     check_tools(names)
     made: list[Tool] = []
@@ -111,7 +111,7 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
 
 
 class MailTool:
-    """A mail operation as a tool; the model can choose neither the agent nor the project."""
+    """A mail operation as a tool. The model cannot choose the agent or the project."""
 
     def __init__(
         self, operation: Operation, calls: Calls, *, project: str, agent: str, caller: Caller
@@ -135,10 +135,10 @@ class MailTool:
         )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Execute the operation; a repeated call makes its change only once.
+        """Execute the operation. A repeated call makes its change only once.
 
         Raises:
-            PostroomError: The operation failed; nothing was changed.
+            PostroomError: The operation failed. Nothing was changed.
         """
         name = self._operation.name
         all_arguments: dict[str, Any] = {**arguments, **self._given}
@@ -157,7 +157,7 @@ class MailTool:
 
 
 class AskTool:
-    """Asks a person a question; the run waits for the answer without a time limit, then continues with it."""
+    """Asks a person a question. The run waits for the answer, without a time limit, and then continues."""
 
     descriptor = ToolDescriptor(
         id=ASK,
@@ -172,7 +172,7 @@ class AskTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Ask, or return the answer."""
+        """Ask the question, or return its answer."""
         question = str(arguments["question"]).strip()
         if context.decision is not None:
             return ToolResult.success(ASK, decision_told(context.decision))
@@ -183,12 +183,12 @@ class AskTool:
 
 
 def key_of(run_id: str, call_id: str) -> str:
-    """Return the idempotency key of a change by a run's call, which is the same if the call is repeated."""
+    """Return the idempotency key for the change of a call. A repeated call has the same key."""
     seed = f"{run_id}\0{call_id}"
     return f"run-{hashlib.sha256(seed.encode()).hexdigest()}"
 
 
 def _who_acts(operation: Operation) -> list[str]:
-    """Return the arguments of an operation that name the acting agent."""
+    """Return the names of an operation's arguments that name the acting agent."""
     hints = get_type_hints(operation.command, include_extras=True)
     return [name for name, hint in hints.items() if hint == AgentName]

@@ -1,4 +1,4 @@
-"""Commands that work while no server runs: a backup, the checks, and a support bundle."""
+"""Operations that need no running server: a backup, the checks, and a support bundle."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -51,10 +51,10 @@ from postroom.stores.sqlite.restoring import checked_schema, known_schema, writi
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
-    """Write a verified copy of a database that no server uses, with its schema unchanged.
+    """Write a verified copy of a database that no server uses, without changing its schema.
 
     Raises:
-        StoreHeld: A server does use the database.
+        StoreHeld: A server uses the database.
         StateError: There is no database yet, or it is on PostgreSQL.
         InvalidPath: The target exists.
     """
@@ -94,7 +94,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
-    """Check the parts that need no server; `absent` states why no server was asked."""
+    """Check the parts that need no server. `absent` is the reason why no server was asked."""
     settings: Settings | None = None
     checks = [_finding("server", absent)]
     try:
@@ -116,7 +116,7 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
 
 
 def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, str]:
-    """Return the parts of a support bundle that need no server, as texts by file name.
+    """Return the files of a support bundle that need no server, as texts keyed by file name.
 
     Raises:
         ConfigError: The settings cannot be read.
@@ -145,7 +145,7 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
 def _lock_database(database: Path, now: int, purpose: str) -> Iterator[None]:
     """Lock a database so that no server can open it.
 
-    Raise if its log is damaged, because opening the database would consume the log.
+    If the log is damaged, raise an error, because opening the database would use up the log.
     """
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
@@ -208,7 +208,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
 
 
 def _messages(settings: Settings, now: int) -> CheckResult:
-    """Compare the messages with their checksums; if the store is unreadable, the result is unknown."""
+    """Check the messages against their checksums. If the store is unreadable, the result is unknown."""
     try:
         if settings.database_url:
             with closing(_postgres(settings)) as store:
@@ -228,7 +228,7 @@ def _messages(settings: Settings, now: int) -> CheckResult:
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:
-    """Return a check of the newest backup's age; only a running server knows whether it is overdue."""
+    """Check the age of the newest backup. Only a running server knows whether a backup is overdue."""
     if settings.database_url:
         return backed_up_elsewhere()
     try:

@@ -1,7 +1,7 @@
-"""Traces with OpenTelemetry spans, following its conventions for generative AI.
+"""Traces with OpenTelemetry spans, in accordance with its conventions for generative AI.
 
-The library's global state is not set, so spans of other libraries are not exported. A span that has ended is
-put into a queue, and a thread of the library sends it. Spans that the collector rejects are dropped.
+The global state of the library is not set, so spans of other libraries are not exported. A span that has
+ended is put into a queue, and a thread of the library sends it. Spans that the collector rejects are lost.
 """
 
 import threading
@@ -31,17 +31,17 @@ _FORM: Final = TraceContextTextMapPropagator()
 
 
 def otlp(endpoint: str) -> SpanProcessor:
-    """Return the processor that sends spans to a collector, in batches and on a separate thread."""
+    """Return a processor that sends spans to a collector, in batches and on a thread of its own."""
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
 
 
 class OtelTracing:
-    """Traces calls and runs. Spans contain names, ids and failure codes, but no text that people wrote."""
+    """Traces calls and runs. Spans contain names, ids and error codes, but no text by people."""
 
     is_on: Final = True
 
     def __init__(self, processor: SpanProcessor, *, environment: str = "local") -> None:
-        """Send spans to a processor, which `close` also closes."""
+        """Send spans to a processor, which `close` closes, too."""
         about = {
             "service.name": NAME,
             "service.version": __version__,
@@ -56,7 +56,7 @@ class OtelTracing:
     def executing(
         self, tool: str, *, follows: str | None = None, answers: str | None = None
     ) -> AbstractContextManager[Span]:
-        """Trace a mail operation, in the trace of its caller."""
+        """Trace a mail operation in the trace of its caller."""
         answered = _place(answers)
         at_work = trace.get_current_span().get_span_context()
         places = [item for item in (at_work, _place(follows), answered) if item is not None and item.is_valid]
@@ -70,7 +70,7 @@ class OtelTracing:
     def invoking(
         self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
     ) -> AbstractContextManager[Span]:
-        """Trace a run as part of the first trace in `follows`; link it to the other traces there."""
+        """Trace a run in the first trace of `follows`, with links to the other traces."""
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": NAME,
@@ -85,7 +85,7 @@ class OtelTracing:
         return _write_traceparent(trace.get_current_span())
 
     def close(self) -> None:
-        """Send the remaining spans, unless the collector takes more than a few seconds. Blocks."""
+        """Send the remaining spans, but wait at most a few seconds for the collector. Blocks."""
         sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS)
@@ -93,7 +93,7 @@ class OtelTracing:
     def _start_span(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
-        """Start a span as a child of the first span in `follows`, with one link to each of the others."""
+        """Start a span as a child of the first span in `follows`, with a link to each of the other spans."""
         places = list(
             {
                 (span_context.trace_id, span_context.span_id): span_context
@@ -109,7 +109,7 @@ class OtelTracing:
 
 
 class _Watched(AbstractContextManager[Span]):
-    """A span that is current inside its context, and ends with the context."""
+    """A span that is the current span within its context, and ends with the context."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -121,19 +121,19 @@ class _Watched(AbstractContextManager[Span]):
         return _write_traceparent(self._span)
 
     def failed(self, kind: str) -> None:
-        """Record a failure without its text, because the text may quote what a person wrote."""
+        """Record a failure without its text, because the text may quote a person."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(trace.StatusCode.ERROR)
 
     def __enter__(self) -> Span:
-        """Become the current span."""
+        """Make this span the current span."""
         self._current.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
     ) -> None:
-        """End the span, as failed if an exception was raised."""
+        """End the span; mark it as failed if an exception was raised."""
         self._current.__exit__(None, None, None)
         if isinstance(error, PostroomError):
             self.failed(error.code)

@@ -1,7 +1,7 @@
-"""Paths on this machine: data, configuration, the server's token, and the note with the server's address.
+"""Paths on this machine: the data folder, the configuration file, the token and the server's note.
 
-Standard library only: the stdio proxy and the hooks import this module and must stay small. The proxy and the
-hooks read no configuration file, so they find the data folder (`data_dir`) through the environment alone.
+This module needs only the standard library, because the stdio proxy and the hooks import it, and must stay
+small. They read no configuration file, so only the environment tells them the data folder (`data_dir`).
 """
 
 import json
@@ -26,7 +26,7 @@ CLIENT_NAMES: Final = (
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""Variables with postroom's prefix that only clients read; they are not server settings."""
+"""The variables with postroom's prefix that only clients read. They are not settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
     "POSTROOM_PROJECT",
@@ -34,30 +34,30 @@ RUN_NAMES: Final = (
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
-"""Variables that a server sets for the program of a run and its children; they are not settings either."""
+"""The variables that a server sets for the program of a run. They are not settings of the server."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerNote:
-    """The note that a running server leaves for clients on this machine."""
+    """The note with which a running server tells clients on this machine its address."""
 
     url: str
     pid: int
     version: str
     started_at: int
-    """Milliseconds since the epoch when the server started."""
+    """When the server started, in milliseconds since the epoch."""
     mcp_path: str = "/mcp"
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of this process; callers pass it on as an argument."""
+    """Return the environment of this process. Other functions get it as an argument."""
     return os.environ
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the folder of the database, the archive and the token, as an absolute path; it may not exist."""
+    """Return the absolute path of the data folder, which may not exist."""
     if chosen := environment.get(DATA_DIR_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -66,12 +66,12 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def refuse_closed(folder: Path) -> None:
-    """Raise if this user may not enter a data folder.
+    """Raise an error if this user may not enter a data folder.
 
-    A folder that does not exist is accepted, because it can be created.
+    A folder that does not exist is accepted, because the server can create it.
 
     Raises:
-        ConfigError: The folder is closed; the error names its owner and the remedy.
+        ConfigError: The user may not enter the folder. The error names the owner and the remedy.
     """
     if (value := denied(folder, os.X_OK)) is not None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def refuse_closed(folder: Path) -> None:
 
 
 def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return a folder that all servers of this user share, wherever their data folders are.
+    """Return the folder that all servers of this user share, even if they have separate data folders.
 
     The folder may not exist.
     """
@@ -91,7 +91,7 @@ def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform)
 
 
 def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the configuration file as an absolute path; the file may not exist."""
+    """Return the absolute path of the configuration file, which may not exist."""
     if chosen := environment.get(CONFIG_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -100,7 +100,7 @@ def config_file(environment: Mapping[str, str], *, platform: str = sys.platform)
 
 
 def token_file(data_dir: Path) -> Path:
-    """Return the file that holds the server's token."""
+    """Return the file that contains the server's token."""
     return data_dir / "token"
 
 
@@ -110,17 +110,17 @@ def agent_token_dir(data_dir: Path) -> Path:
 
 
 def programs_dir(data_dir: Path) -> Path:
-    """Return the folder that contains the private folders of runs' programs."""
+    """Return the folder that contains the private folders of the programs of runs."""
     return data_dir / "runs"
 
 
 def server_note(data_dir: Path) -> Path:
-    """Return the file in which a running server states its address."""
+    """Return the file of the note in which a running server states its address."""
     return data_dir / "server.json"
 
 
 def write_server_note(data_dir: Path, note: ServerNote) -> None:
-    """Write the note so that only this user can read it; a reader sees the complete old or new note.
+    """Write the note, atomically and readable only by this user.
 
     Raises:
         OSError: The folder cannot be created or written.
@@ -130,12 +130,10 @@ def write_server_note(data_dir: Path, note: ServerNote) -> None:
 
 
 def write_private(target: Path, text: str) -> None:
-    """Replace a file with one that only this user can read.
-
-    A reader sees either the complete old file or the complete new file.
+    """Replace a file atomically by one that only this user can read.
 
     Raises:
-        OSError: The file's folder is missing or not writable.
+        OSError: The folder of the file is missing or not writable.
     """
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -149,12 +147,12 @@ def write_private(target: Path, text: str) -> None:
 
 
 def read_server_note(data_dir: Path) -> ServerNote | None:
-    """Return the note of the last server that started on this machine, or None if there is none.
+    """Return the note of the last server that started on this machine; None if there is no note.
 
-    The server may have ended without removing the note. Only an answer from its address proves that it runs.
+    The server may have ended without removing the note. Only a response from its address proves that it runs.
 
     Raises:
-        ConfigError: The folder is closed, or the file is not a valid note.
+        ConfigError: The user may not enter the folder, or the note is invalid.
     """
     refuse_closed(data_dir)
     target = server_note(data_dir)
@@ -180,7 +178,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
 
 
 def remove_server_note(data_dir: Path, *, pid: int) -> None:
-    """Remove the note if the server with this process id wrote it; keep the note of another server."""
+    """Remove the note, if the server with this process id has written it."""
     note = read_server_note(data_dir)
     if note is not None and note.pid == pid:
         server_note(data_dir).unlink(missing_ok=True)
@@ -193,9 +191,9 @@ def home(environment: Mapping[str, str]) -> Path:
 
 
 def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = None) -> Path:
-    """Convert a path to an absolute one: `~` means the home folder, and a relative path begins at `base`.
+    """Convert a path to an absolute path: `~` means the home folder, and a relative path begins at `base`.
 
-    `base` is the current folder unless given. Links are not followed.
+    By default, `base` is the current folder. Links are not followed.
     """
     if text == "~" or text.startswith("~/"):
         return home(environment) / text[2:]
@@ -205,5 +203,5 @@ def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = N
 def _base_folder(environment: Mapping[str, str], name: str, default: Path) -> Path:
     chosen = environment.get(name, "")
     base = Path(chosen)
-    # The XDG specification says that a relative path in this variable must be ignored.
+    # According to the XDG specification, a relative path in this variable must be ignored.
     return (base if base.is_absolute() else default) / "postroom"

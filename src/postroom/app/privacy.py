@@ -15,7 +15,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_places(settings: Settings) -> list[Path]:
-    """Return the folders and files that contain mail, and the folders above them."""
+    """Return the folders and files that contain mail, and their parent folders."""
     folder = settings.data_dir
     return [
         folder,
@@ -28,7 +28,7 @@ def private_places(settings: Settings) -> list[Path]:
 
 
 def keep_private(settings: Settings) -> None:
-    """Remove other users' permissions on postroom's files; do nothing if there are no files. Blocks.
+    """Remove the permissions of other users on postroom's files, if there are files. Blocks.
 
     Raises:
         ConfigError: Other users can use a file, and the file belongs to another user.
@@ -40,7 +40,8 @@ def keep_private(settings: Settings) -> None:
         if value.st_uid == os.geteuid():
             path.chmod(stat.S_IMODE(value.st_mode) & ~_SHARED)
         elif path != settings.data_dir or value.st_mode & stat.S_IWOTH:
-            # A data folder that another user owns, such as a mounted volume, only leads to postroom's files.
+            # Another user may own the data folder itself, for example a mounted volume. Only its contents
+            # must be private.
             access_error = ConfigError(
                 f"other users can use {path} (mode {stat.S_IMODE(value.st_mode):04o}), and it belongs to "
                 f"user {value.st_uid}, not to the server's user {os.geteuid()}",
@@ -76,5 +77,5 @@ def _is_readable_by_others(path: Path) -> bool:
     if not path.exists():
         return False
     mode = path.stat().st_mode
-    # A device is open to everybody, even if it is used as the database.
+    # A device used as the database can be open to everybody.
     return bool(mode & _SHARED) and (stat.S_ISDIR(mode) or stat.S_ISREG(mode))

@@ -1,4 +1,4 @@
-"""The repairs of `postroom doctor --repair`. Each is announced before it is made, and none loses data."""
+"""The repairs of `postroom doctor --repair`. Every repair is announced first, and loses no data."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from postroom.stores.stores import Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """One possible repair."""
+    """A repair that can be made."""
 
     name: str
-    """The part that is repaired, with the name that the checks use."""
+    """The name of the repaired part, as the checks use it."""
     does: str
-    """A sentence that states what the repair does."""
+    """A sentence that describes the repair."""
     perform: Callable[[], Awaitable[object]]
 
 
 def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
-    """Return the repair of indexes that lack rows that their tables have."""
+    """Return the repair of indexes in which rows of their tables are missing."""
     return Repair(
         name="store reads",
         does=(
@@ -35,7 +35,7 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
 
 
 def records_of(store: SqlStore, count: int) -> Repair:
-    """Return the repair that lets this release read records that were skipped."""
+    """Return the repair after which this release reads records that were skipped."""
     return Repair(
         name="records",
         does=f"read again {count} records that this release could not read before; the records do not change",
@@ -53,7 +53,7 @@ def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
 
 
 def head_of(archive: Archive, project: Project) -> Repair:
-    """Return the repair of an archive that has lost its HEAD; afterwards, its contents are compared."""
+    """Return the repair of an archive without a HEAD, after which its contents are compared."""
     return Repair(
         name=f"archive {project.slug}",
         does="write the lost HEAD of the archive again; nothing else changes",
@@ -62,7 +62,7 @@ def head_of(archive: Archive, project: Project) -> Repair:
 
 
 def another_archive(archive: Archive, project: Project, now: int) -> Repair:
-    """Return the repair that replaces a damaged archive, if the database has all its records."""
+    """Return the repair that replaces a damaged archive, if the database contains all its records."""
     aside = f"{project.slug}.git.damaged.{now}"
     return Repair(
         name=f"archive {project.slug}",
@@ -72,7 +72,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
-    """Perform these repairs one after another; a failure is reported and does not stop the others."""
+    """Perform these repairs one after another. A failure is reported, and does not stop the other repairs."""
     return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
 
 

@@ -1,10 +1,10 @@
-"""Deletes old data according to the settings and the `[[keep]]` rules, in small steps during operation.
+"""Deletes old data in small steps, according to the settings and the `[[keep]]` rules.
 
     every minute   entries of project logs beyond `event_keep`; results older than `answer_retention`
     every hour     messages that no rule keeps any longer; threads idle for `run_retention`, with
                    their files; bytes of unreferenced files
 
-Each step is a separate change, and other callers get their turn after it. If the server is killed, the
+Each step is a separate transaction, and other callers can write after it. If the server is killed, the
 remaining steps are done later.
 """
 
@@ -49,7 +49,7 @@ _Text = Annotated[str, Meta(pattern=r"\S", extra={"write": "a text that is not e
 
 
 class KeepTable(Table, frozen=True, kw_only=True):
-    """One rule: which messages it applies to, and how long they are kept."""
+    """A rule, with the messages to which it applies, and the time for which they are kept."""
 
     project: _Text | None = None
     topic: _Text | None = None
@@ -84,7 +84,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
 
 
 def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
-    """Return the `[[keep]]` rules of the configuration file, in order; none if there is no file.
+    """Return the `[[keep]]` rules of the configuration file, in order; no rules if there is no file.
 
     Raises:
         ConfigError: A rule is invalid.
@@ -94,35 +94,35 @@ def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
 
 
 RETENTION: Final = "retention"
-"""The lease that the server needs in order to delete."""
+"""The lease without which a server deletes nothing."""
 INTERVAL: Final = timedelta(minutes=1)
 HOUR: Final = 60
-"""Number of intervals between two checks of all messages."""
+"""The number of intervals between two checks of all messages."""
 LOOK: Final = 1_000
-"""Number of messages that one check covers, which takes a few milliseconds."""
+"""The number of messages in one check, which takes a few milliseconds."""
 STEP: Final = 500
-"""Number of rows that one change deletes.
+"""The number of rows that one transaction deletes.
 
-One such change takes some milliseconds, during which the server answers no caller.
+Such a transaction takes some milliseconds, during which the server answers no caller.
 """
 THREADS: Final = 10
-"""Number of threads of runs that one change deletes, with all of their messages."""
+"""The number of threads of runs that one transaction deletes, with all their messages."""
 FILES: Final = 20
-"""Number of files whose content one change removes."""
+"""The number of files whose content one transaction removes."""
 UNUSED: Final = timedelta(days=7)
-"""How long unreferenced files are kept, because a message may wait for its run together with its file."""
+"""How long unreferenced files are kept. The message of such a file may still wait for its run."""
 _PAGE: Final = 500
 _REST: Final = 4
-"""The pause after a step is this many times as long as the step, so that other callers get their turn."""
+"""The factor by which the pause after a step is longer than the step, so that other callers can write."""
 _IS_TIMED: Final = ContextVar("is_timed", default=False)
-"""Whether the work is done periodically, rather than at an operator's request."""
+"""Whether the work is done periodically, and not at the request of an operator."""
 _LOG = get_logger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
 class Preview:
-    """How many messages of a project each decision (delete, or why it is kept) covers now."""
+    """The number of messages of a project that would be deleted, and those that stay, by reason."""
 
     project: str
     counts: dict[str, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Retention:
         timer: Timer | None = None,
         leases: Leases | None = None,
     ) -> None:
-        """Keep the arguments; `runs` is the store of the runs' threads, and `files` that of their files.
+        """`runs` is the store of the threads of runs, and `files` is the store of their files.
 
         With `leases`, only one of the servers that share the store deletes.
         """
@@ -167,18 +167,18 @@ class Retention:
         return len(self._rules)
 
     def start(self) -> None:
-        """Start the periodic checks; the first is after a minute."""
+        """Start the periodic checks. The first check is after a minute."""
         self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop; the remaining deletions happen after the next start."""
+        """Stop the periodic checks. The remaining data is deleted after the next start."""
         await self._tasks.close()
 
     async def logs(self) -> int:
         """Trim every log that is too long; return the number of deleted entries.
 
         Raises:
-            StoreError: The store failed; completed deletions stay.
+            StoreError: The store failed. Completed deletions stay.
         """
         keep, gone, after = self._event_keep, 0, 0
         while page := await self._store.read(lambda tx, after=after: self._lengths(tx, after)):  # type: ignore[misc]
@@ -194,10 +194,10 @@ class Retention:
         return gone
 
     async def answers(self) -> int:
-        """Delete expired results of calls with an idempotency key; return how many were deleted.
+        """Delete expired results of calls with an idempotency key; return the number of deleted results.
 
         Raises:
-            StoreError: The store failed; completed deletions stay.
+            StoreError: The store failed. Completed deletions stay.
         """
         keep_ms = self._answers_kept
         gone = 0
@@ -208,16 +208,16 @@ class Retention:
                 return gone
 
     async def messages(self) -> int:
-        """Delete messages that no rule keeps any longer; return how many were deleted.
+        """Delete messages that no rule keeps any longer; return the number of deleted messages.
 
         Raises:
-            UnknownProject: A rule with `hold` names a project that does not exist; nothing is deleted.
-            StoreError: The store failed; completed deletions stay.
+            UnknownProject: A rule with `hold` names a project that does not exist. Nothing was deleted.
+            StoreError: The store failed. Completed deletions stay.
         """
         gone = 0
         for project, rules in await self._projects():
             delete = partial(delete_some, project_id=project.id, rules=rules)
-            going: list[int] = []  # many pages at once: each change delays callers
+            going: list[int] = []  # delete many pages at once: each transaction delays callers
             async for page in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
                 progress.tell("deleting messages", gone)
                 going += page
@@ -229,7 +229,7 @@ class Retention:
         return gone
 
     async def preview(self) -> list[Preview]:
-        """Count the messages that `messages` would delete and, by reason, those that stay; change nothing.
+        """Count the messages that `messages` would delete, and those that stay, by reason.
 
         Raises:
             UnknownProject: As for `messages`.
@@ -246,10 +246,10 @@ class Retention:
         return counts
 
     async def runs(self) -> int:
-        """Delete the run threads that were idle for the configured time; return how many were deleted.
+        """Delete threads of runs that were idle for the configured time; return their number.
 
         Raises:
-            StoreError: The store failed; completed deletions stay.
+            StoreError: The store failed. Completed deletions stay.
         """
         if self._runs is None or not self._runs_kept:
             return 0
@@ -265,13 +265,13 @@ class Retention:
             gone += forgotten
 
     async def files(self) -> int:
-        """Delete files that were unreferenced for a week; return how many were deleted.
+        """Delete files that were unreferenced for a week; return the number of deleted files.
 
-        While a chat message waits for its run, nothing refers to its files yet. The week gives the run
-        time to start.
+        While a chat message waits for its run, nothing refers to its files. Within the week, the run can
+        start.
 
         Raises:
-            StoreError: The store failed; completed deletions stay.
+            StoreError: The store failed. Completed deletions stay.
         """
         if self._files is None:
             return 0
@@ -300,14 +300,14 @@ class Retention:
     async def _pages(
         self, look: Callable[..., tuple[list[T], int | None]], limit: int
     ) -> AsyncIterator[list[T]]:
-        """Yield the results for a project's messages, one page after the other."""
+        """Yield the results of `look`, page by page."""
         after: int | None = 0
         while after is not None:
             page, after = await self._do_and_rest(self._store.read(partial(look, after=after, limit=limit)))
             yield page
 
     def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
-        """Return, for some projects, how many log entries they have beyond those to keep."""
+        """Return the number of log entries to delete, for each of some projects."""
         bounds = [
             (project.id, tx.log_bounds(project.id)) for project in tx.projects(limit=_PAGE, after=after)
         ]
@@ -325,7 +325,7 @@ class Retention:
         return self._leases.guarded(RETENTION, change) if self._leases and _IS_TIMED.get() else change
 
     async def _do_and_rest(self, step: Awaitable[T]) -> T:
-        """Do a step, then pause for longer than it took, so that others can write."""
+        """Do a step, then pause for longer than the step took, so that other callers can write."""
         clock = asyncio.get_running_loop().time
         began = clock()
         done = await step
@@ -355,7 +355,7 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Delete these threads if they are still idle, with their attempts, events and trace positions."""
+    """Delete these threads, if they are still idle, with their attempts, events and trace positions."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.runs_of(idle)

@@ -1,4 +1,4 @@
-"""Runs the server process: MCP, pages, health and administration on one port, behind the same middleware."""
+"""Runs the server process, which serves MCP, pages, health and administration on one port."""
 
 import asyncio
 import gc
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 ALIASES: Final = ("/api",)
-"""Other addresses of the MCP endpoint, for older client configurations."""
+"""Other addresses of the MCP endpoint, for older configurations of clients."""
 GRACE_SECONDS: Final = 5
-"""Seconds for open requests to finish when the server stops."""
+"""The number of seconds for open requests to finish when the server stops."""
 _STOPPING: Final = (
     "Shutting down. Active runs go back to the queue and resume at the next start; their programs "
     f"get 5 s to exit, and open requests {GRACE_SECONDS} s. "
@@ -91,18 +91,18 @@ _DELAYED: Final = (
 _AGAIN: Final = "Press Ctrl-C again to skip this wait."
 _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of runs get about 5 s to exit."
 NOTE_AGAIN_MS: Final = 1_000
-"""Interval of attempts to write the server's note for clients."""
+"""The interval between attempts to write the server's note for clients."""
 CHANNELS_SECONDS: Final = 10
-"""Seconds that the greeting waits for chat channels; a slower channel is connected later."""
+"""The number of seconds that the greeting waits for chat channels. A slower channel is connected later."""
 
 
 class Site:
-    """The application and all its services; entering its context starts the background work."""
+    """The application and all its services. Its context starts the background work, and stops it."""
 
     def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
-        """Keep the arguments; without `short_way`, every MCP message goes through the SDK.
+        """Without `short_way`, the SDK handles every MCP message.
 
-        Benchmarks compare both ways.
+        Benchmarks compare the two cases.
         """
         settings, clock = application.settings, application.clock
         self._application = application
@@ -229,15 +229,15 @@ class Site:
             is_traced=application.mail.tracing.is_on,
             short=self._short_way,
         )
-        gc.freeze()  # as at the start, because the modules loaded now stay
+        gc.freeze()  # as at the start, because the modules that were loaded now stay
         return made
 
     def announce_stop(self) -> None:
-        """Report the server as not ready from now on."""
+        """From now on, report that the server is not ready."""
         self._operator.is_stopping = True
 
     def end_listening(self) -> None:
-        """End the streams of subscribers, whose other requests are still answered."""
+        """End the streams of subscribers. Their other requests are still answered."""
         self._mcp.end_listening()
         self._application.mail.changes.stop()
 
@@ -257,7 +257,7 @@ class Site:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, which writes its address for clients once it is listening."""
+    """Uvicorn's server, which also writes its address for clients as soon as it listens."""
 
     def __init__(self, config: uvicorn.Config, application: Application, site: Site) -> None:
         super().__init__(config)
@@ -269,14 +269,14 @@ class _Server(uvicorn.Server):
 
     @property
     def failure(self) -> PostroomError | None:
-        """Why the server ended because agents or chats could not be started; None if they were started."""
+        """Why agents or chats could not be started, which ended the server; None if they were started."""
         return self._failure or (None if self._chats is None else self._chats.failure)
 
     def _end(self) -> None:
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, connect the chats, then write the note with which clients find this server."""
+        """Start to serve, connect the chats, and write the note with which clients find this server."""
         await super().startup(sockets)
         if not self.started:
             return
@@ -287,12 +287,12 @@ class _Server(uvicorn.Server):
         self._application.retention.start()
         self._application.tokens.start()
         for listener in sockets or ():
-            listener.listen(QUEUE)  # asyncio uses its one number also for how many it accepts at once
+            listener.listen(QUEUE)  # asyncio also uses its number for how many connections it accepts at once
         if not await asyncio.to_thread(_leave_note, self._application):
             self._tasks.start(_leave_note_later(self._application), name="note")
         set_for_a_server()
         code = await self._site.codes.make() if sys.stdout.isatty() else ""
-        with suppress(OSError):  # if the disk is too full for the log, it is too full for the greeting
+        with suppress(OSError):  # a disk that is too full for the log is too full for the greeting
             # Print the addresses; on a terminal, also print a one-time login link.
             application = self._application
             settings, url = application.settings, application.address
@@ -309,7 +309,7 @@ class _Server(uvicorn.Server):
             )
 
     async def _start_work(self) -> None:
-        """Start to run agents and connect the chats; a failure that a person must fix ends the server."""
+        """Start to run agents and connect the chats. A failure that only a person can fix ends the server."""
         try:
             await self._application.agents.start()
         except PostroomError as error:
@@ -320,14 +320,14 @@ class _Server(uvicorn.Server):
             await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the server; endless streams are ended, because they would use up the whole grace period.
+        """Stop the server. End endless streams, because they would use up the whole grace period.
 
-        Before anything stops, load balancers get the time of `stop_delay` to notice. Chats are stopped before
-        the streams, so that active runs and answers get time to finish while pages still work.
+        First, the server waits for `stop_delay`, so that load balancers notice the stop. Chats are stopped
+        before the streams, so that active runs and answers get time to finish while pages still work.
         """
         self._site.announce_stop()
         until = time.monotonic() + self._application.settings.stop_delay.total_seconds()
-        # A second signal, which comes outside the event loop, takes the grace period away.
+        # A second signal, which arrives outside the event loop, ends the grace period.
         while time.monotonic() < until and self.config.timeout_graceful_shutdown and not self.failure:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await self._tasks.close()
@@ -350,10 +350,10 @@ class _Server(uvicorn.Server):
         return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the server; at a second signal, do not wait for runs."""
+        """Stop the server. After a second signal, do not wait for runs."""
         with suppress(OSError, RuntimeError):  # RuntimeError: the signal interrupted a print
             print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
-        if self.should_exit:  # uvicorn would leave other parts running
+        if self.should_exit:  # uvicorn alone would leave other parts running
             self.config.timeout_graceful_shutdown = 0
             if self._chats is not None:
                 self._chats.hurry()
@@ -362,12 +362,12 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings, *, new_store: bool = False) -> int:
-    """Serve until stopped; return the exit code. `Application.open` describes `new_store`.
+    """Serve until stopped; return the exit code. For `new_store`, see `Application.open`.
 
     Raises:
         ConfigError: The port is in use, the token or a folder is not private, or a chat's configuration is
             invalid.
-        MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
+        MissingExtra: A library for PostgreSQL, a chat or telemetry is not installed.
         StoreHeld: Another server uses the database or the data folder.
         SchemaTooNew, StoreReadOnly, StoreUnavailable: This process cannot use the database.
         WrongStore: The database does not belong to this data folder.
@@ -384,7 +384,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         chats=gateway,
     )
     token_file = places.token_file(settings.data_dir)
-    if settings.database_url and not token_file.exists():  # creates nothing if it fails
+    if settings.database_url and not token_file.exists():  # this creates nothing if it fails
         see_database(settings, new_store=new_store)
     token = load_or_make_token(token_file)
     with _alone_in(settings):
@@ -419,7 +419,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
                 application,
                 site,
             )
-            # Uvicorn stops gracefully and then raises the signal again, for other handlers.
+            # Uvicorn stops gracefully, and then raises the signal again for other handlers.
             signal.signal(signal.SIGTERM, _raise_interrupt)
             server.run(sockets=[listener])
             if server.failure is not None:
@@ -437,7 +437,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
 
 @contextmanager
 def _alone_in(settings: Settings) -> Iterator[None]:
-    """Lock the data folder against other servers; with SQLite, the lock of the database is enough.
+    """Lock the data folder against other servers. With SQLite, the lock of the database is enough.
 
     Raises:
         StoreHeld: Another server uses the data folder.
@@ -468,7 +468,7 @@ def _raise_interrupt(_number: int, _frame: object) -> None:
 def _listen(settings: Settings) -> socket.socket:
     """Bind the port before anything else is changed."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # If the protocol is given, asyncio disables Nagle's algorithm, which would delay every response by 40 ms.
+    # With the protocol given, asyncio disables Nagle's algorithm, which would delay every response by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -488,7 +488,7 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 async def _leave_note_later(application: Application) -> None:
-    """Write the note as soon as possible, for example as soon as a full disk has space again."""
+    """Try again to write the note until it is written, for example after a full disk has space again."""
     timer = SystemTimer()
     is_left = False
     while not is_left:
@@ -498,7 +498,7 @@ async def _leave_note_later(application: Application) -> None:
 
 
 def _leave_note(application: Application, *, is_again: bool = False) -> bool:
-    """Write the server's address for clients of this machine, and return whether that succeeded."""
+    """Write the note with the server's address for clients; return whether this succeeded."""
     settings = application.settings
     note = places.ServerNote(
         url=application.address,

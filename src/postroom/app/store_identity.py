@@ -1,6 +1,6 @@
 """Checks that a store belongs to this data folder.
 
-The id of a store is kept in three places: in the store, next to the token, and in the archive.
+The id of a store is in three places: in the store, next to the token, and in the archive.
 
     no id anywhere              ─▶ the store gets an id, if it has none, and it is written to all three places
     the same id                 ─▶ the server starts
@@ -8,9 +8,9 @@ The id of a store is kept in three places: in the store, next to the token, and 
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder from a release without ids has no id in any of these places, and gets one here. If the store of
-a data folder is on PostgreSQL, a start with another database raises the error, too, because the address was
-lost or is wrong.
+A data folder from a release without ids has no id in these places, and gets one here. If the store of a data
+folder is on PostgreSQL, a start with another database raises the error, too, because the address was lost or
+is wrong.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The facts about the store that the data folder and the archive expect."""
+    """The facts about the store that the data folder and the archive belong to."""
 
     beside: StoreMark | None
     """The mark file next to the token."""
@@ -60,17 +60,17 @@ class Kept:
     Read only if no mark identifies the store.
     """
     has_backups: bool = False
-    """Whether the backup folder has backups, which the server makes only with SQLite."""
+    """Whether there are backups in the backup folder. The server makes backups only of SQLite."""
     elsewhere: str = ""
-    """The location of the data folder's PostgreSQL store, if the settings name another database."""
+    """The location of the PostgreSQL store of this data folder, if the settings name another database."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
-        """Read the folders; ignore an archive that is disabled or has no repositories.
+        """Read the data folder and the archive, unless the archive is disabled or has no repositories.
 
-        If the mark belongs to a database file and the settings name another database, the mark is ignored,
-        because the file still exists. If it belongs to a PostgreSQL database, it is kept, because the address
-        may have been lost from the settings.
+        If the settings name another database, the mark of a database file is ignored, because the file still
+        exists. The mark of a PostgreSQL database is not ignored, because its address may have been lost from
+        the settings.
 
         Raises:
             ConfigError: A mark cannot be read.
@@ -98,12 +98,12 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether the data folder had a store before, which a new store would silently replace."""
+        """Whether the data folder has had a store, which a new store would replace without notice."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
     def projects(self) -> list[str]:
-        """The slugs of the projects that the store must have now or have had before."""
+        """The slugs of the projects that the store must have, or must have had before."""
         return sorted({*self.slugs, *(self.archive.logs if self.archive else ())})
 
     @property
@@ -114,10 +114,10 @@ class Kept:
 
     @contextmanager
     def telling_where(self, found: str | None = None) -> Iterator[None]:
-        """Add the expected store's location to an error if it is elsewhere, so that nobody restores data.
+        """Add the location of the expected store to an error, if this store is elsewhere.
 
-        `found` is the id of the store that was found. The store that belongs to this data folder may itself
-        have been moved.
+        This prevents people from restoring a backup in vain. `found` is the id of the store that was found,
+        because the expected store may have been moved.
 
         Raises:
             WrongStore: The block raised this error.
@@ -139,11 +139,11 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
 
     Return the folder to which the archive was moved, or None if it was not moved.
 
-    With `new_store`, a store with another id replaces the expected one. The archive then moves to another
-    folder, because two messages in one archive must never have the same number.
+    With `new_store`, a store with another id replaces the expected one. The archive is then moved to another
+    folder, because two messages in an archive must never have the same number.
 
     Raises:
-        WrongStore: The store does not belong to this data folder; nothing was changed.
+        WrongStore: The store does not belong to this data folder. Nothing was changed.
         StoreError: The archive cannot be moved.
     """
     value, aside = _wait_for(store.identity(kept.projects)), None
@@ -157,7 +157,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     store_id = value.store_id or kept.store_id or secrets.token_hex(16)
     if value.store_id is None:
         _wait_for(store.identify(store_id))
-        store_id = _wait_for(store.identity()).store_id or store_id  # another server may write it first
+        store_id = _wait_for(store.identity()).store_id or store_id  # another server may have been first
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
         _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=value.logs))
@@ -165,10 +165,10 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
 
 
 def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
-    """Make a restored database the store of this data folder, so that a server starts on it. Blocks.
+    """Make a restored database the store of this data folder, so that a server can start on it. Blocks.
 
-    Return the folder to which the archive was moved because the database is older or has another id, or None
-    if the archive was not moved. A data folder that belongs to a store on PostgreSQL stays unchanged.
+    If the database is older than the archive or has another id, the archive is moved. Return the folder to
+    which it was moved, or None. A data folder whose store is on PostgreSQL does not change.
 
     Raises:
         StoreError: The database cannot be opened, or the archive cannot be moved.
@@ -203,13 +203,13 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
 
 
 def _wait_for(asked: Coroutine[Any, Any, T]) -> T:
-    """Return the store's result; wait on a separate thread, because an event loop may run on this one."""
+    """Run a coroutine on a separate thread, because this thread may run an event loop; return its result."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()
 
 
 def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
-    """Raise if a store does not belong to this data folder.
+    """Raise an error if a store does not belong to this data folder.
 
     Raises:
         WrongStore: The store is empty, older than the archive or has another id.
@@ -247,7 +247,7 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
-    """Return a description of an archive record that the store lacks, or that differs in the store."""
+    """Return a description of a record in the archive that is missing or different in the store."""
     for slug, made in found.made.items():
         if kept.made.get(slug, made) != made:
             return (
@@ -266,7 +266,7 @@ def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _keep(folder: Path, kept: StoreMark | None, mark: StoreMark) -> None:
-    """Write a mark if it is missing or differs; a full disk does not prevent the server from starting."""
+    """Write a mark, if it is missing or different. A full disk does not prevent the start of the server."""
     if kept == mark:
         return
     try:

@@ -1,7 +1,8 @@
-"""The contents of a support bundle, by file name: schemas, counts, states and codes.
+"""The files of a support bundle, which contain schemas, counts, states and codes.
 
-The contents are selected, not filtered, so no field can contain texts of people, names, paths or tokens.
-Settings are shown only if they are numbers or words from fixed lists, and log lines only by their event.
+Only selected fields are included, so no field can contain texts by people, names, paths or tokens. Settings
+are included only if they are numbers or words from fixed lists. Of a log line, only the time, level, event
+and code are included.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from postroom.version import __version__
 LOG_LINES: Final = 1_000
 _LOG_BYTES: Final = 2 << 20
 _WORDS: Final = frozenset({"profile", "identity", "log_level", "log_format"})
-"""Settings whose values are words from fixed lists."""
+"""The settings whose values are words from fixed lists."""
 _LIBRARIES: Final = ("mcp", "msgspec", "prometheus-client", "pydantic", "starlette", "uvicorn")
 _ID: Final = re.compile(r"([a-z]{1,8}_)?[0-9a-f-]{32,36}")
 _CONSOLE: Final = re.compile(
@@ -39,11 +40,11 @@ _EVENT: Final = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 _INSTANT: Final = re.compile(r"[0-9T:.Z-]{20,30}")
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _CODES: Final = tuple(kind.code for kind in all_errors())
-"""The only words that are shown from a log line, apart from its event."""
+"""The only words that are taken from a log line, besides its event."""
 
 
 def common_documents(settings: Settings) -> dict[str, str]:
-    """Return the documents that need no server: versions, settings and the log. Blocks."""
+    """Return the files that need no server: versions, settings and the log. Blocks."""
     release, is_safe = sqlite_release()
     versions = {
         "postroom": __version__,
@@ -62,7 +63,7 @@ def common_documents(settings: Settings) -> dict[str, str]:
 
 
 def outline_documents(outline: Outline) -> dict[str, str]:
-    """Return the documents about a database."""
+    """Return the files about a database."""
     steps = [{"step": number, "name": name, "applied_at": at} for number, name, at in outline.steps]
     queue = [
         {**row, "dispatch_id": _id(row["dispatch_id"]), "run_id": _id(row["run_id"])} for row in outline.queue
@@ -76,22 +77,22 @@ def outline_documents(outline: Outline) -> dict[str, str]:
 
 
 def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
-    """Return the parts and facts of findings, without their texts."""
+    """Return the parts and the facts of findings, without their texts."""
     return [{"part": result.part, "state": result.state, **result.facts} for result in findings]
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return the kinds of runners, without agent names and the text passed to programs."""
+    """Return the kinds of runners, without the names of agents and the texts for programs."""
     return [_runner(value) for value in kept]
 
 
 def as_json(found: object) -> str:
-    """Return plain data as a document that people can read."""
+    """Return plain data as a file that people can read."""
     return json.dumps(found, indent=1) + "\n"
 
 
 def _settings(settings: Settings) -> list[dict[str, str]]:
-    """Return each setting and the kind of source that it comes from, without file paths."""
+    """Return each setting with the kind of its source, without file paths."""
     return [
         {
             "name": line.name,
@@ -130,7 +131,7 @@ def _facts(runner: AnyRunner) -> dict[str, object]:
 
 
 def _facts_of_program(runner: Runner) -> dict[str, object]:
-    # The name of a runner's program, if it cannot be text that a person wrote.
+    # Find the name of a runner's program, if it cannot be a text by a person.
     name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
     program = name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
     return {
@@ -150,13 +151,13 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
 
 
 def _id(value: object) -> str:
-    """Return a random id unchanged; replace any other id with a hash, which does not reveal it."""
+    """Return a random id unchanged. Return a hash of any other id, so that it is not revealed."""
     text = str(value)
     return text if _ID.fullmatch(text) else f"id-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _log(file: Path) -> str:
-    """Return the time, level, event and code of the last lines in a server's log file."""
+    """Return the time, level, event and code of the last lines in the log file of a server."""
     try:
         with file.open("rb") as opened:
             opened.seek(max(0, file.stat().st_size - _LOG_BYTES))
@@ -189,7 +190,7 @@ def _told_json(line: str) -> str | None:
         return None
     if not isinstance(event, Mapping) or not _fits(_EVENT, event.get("event")):
         return None
-    if not str(event.get("logger")).startswith("postroom."):  # a library's event may contain any text
+    if not str(event.get("logger")).startswith("postroom."):  # an event of a library may contain any text
         return None
     level = event.get("level") if event.get("level") in _LEVELS else "?"
     instant = event.get("timestamp") if _fits(_INSTANT, event.get("timestamp")) else "?"

@@ -1,9 +1,9 @@
 """Reads tables of TOML files into structs.
 
-All tables share one reader, which decides which values are invalid, and which error message is shown.
+All tables have the same reader, which decides which values are invalid, and which error is raised.
 
-A struct declares the names of its table with their types, limits and defaults, and the tables within it.
-`postroom.toml_files` documents additional options of a field.
+A struct declares the names in its table with their types, limits and defaults, and the tables within it.
+`postroom.toml_files` documents further options of a field.
 """
 
 import re
@@ -22,12 +22,12 @@ from postroom.toml_files import TableName, bare, check_names, extra_of, fields_o
 
 T = TypeVar("T", bound=Table)
 _FEW: Final = 4
-"""Maximum number of names of a table that a remedy lists."""
+"""The maximum number of names that a remedy lists."""
 _NAMED: Final = re.compile(r"`(\w+)`")
 
 
 def read_table(table: TableName, told: object, kind: type[T], environment: Mapping[str, str]) -> T:
-    """Return the struct of a table, with its secrets and the tables within it.
+    """Convert a table to its struct, with its secrets and the tables within it.
 
     Raises:
         ConfigError: The table is invalid. The error names the table, the name and the remedy.
@@ -36,7 +36,7 @@ def read_table(table: TableName, told: object, kind: type[T], environment: Mappi
 
 
 def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, Any]:
-    """Check a table and the tables within it for unknown names and secrets; read and convert no values.
+    """Check a table and the tables within it for unknown names and secrets, without converting values.
 
     Raises:
         ConfigError: As for `read_table`.
@@ -67,7 +67,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
 
 
 def _ways(told: object, kind: type[Table]) -> str:
-    """Return the tables in which a misplaced value may belong; "" if there are too many."""
+    """Return a list of the tables to which a misplaced value may belong; "" if there are too many."""
     names = list(fields_of(kind))
     fitting = [name for name in names if _holds(kind, name, told)]
     chosen = fitting if len(fitting) == 1 else names
@@ -83,7 +83,7 @@ def _holds(kind: type[Table], name: str, told: object) -> bool:
 
 
 def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
-    """Return the table type of a field, and whether the field contains several tables by name."""
+    """Return the type of the table in a field, and whether the field contains several named tables."""
     value = bare(kind)
     is_many = isinstance(value, inspect.DictType)
     if isinstance(value, inspect.DictType):
@@ -93,7 +93,7 @@ def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
 
 
 def _secrets(kind: type[Table]) -> list[str]:
-    """Return the names of a table's secrets; alternative names come last."""
+    """Return the names of the secrets in a table. Alternative names come last."""
     own = (name for name, item in fields_of(kind).items() if getattr(bare(item), "cls", None) is Secret)
     return [*own, *kind.ALSO]
 
@@ -125,7 +125,7 @@ def _convert(table: TableName, told: Mapping[str, Any], kind: type[T], environme
             rest[name] = _convert(within, value, inner, environment)
     try:
         return msgspec.convert(rest, kind)
-    except ConfigError as error:  # the struct raised this error itself
+    except ConfigError as error:  # the struct has raised this error itself
         raise table.error(error.message, value=error.value, remedy=error.remedy) from error
     except msgspec.ValidationError as error:
         _refuse_invalid(table, told, rest, kind, str(error))
@@ -151,9 +151,9 @@ def _value(
 def _refuse_invalid(
     table: TableName, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
 ) -> None:
-    """Report a value that msgspec rejected, in terms of the file.
+    """Raise an error about a value that msgspec rejected, in the terms of the file.
 
-    `told` contains the `given` values as they were read.
+    `told` contains the `given` values in the form in which they were read.
 
     Raises:
         ConfigError: Always.
@@ -185,7 +185,7 @@ def _refuse_invalid(
 def _refuse(table: TableName, name: str, value: object, wanted: inspect.Type) -> None:
     item = bare(wanted)
     if isinstance(bare(item.item_type) if isinstance(item, inspect.VarTupleType) else item, inspect.StrType):
-        text = f"{name} must be {words(wanted)}"  # not shown: it may be a misplaced secret
+        text = f"{name} must be {words(wanted)}"  # do not show the value: it may be a misplaced secret
         table.refuse(text, value=name, remedy=f"correct or remove {name}")
     text = shown(value)
     table.refuse(f"{name} is {text!r}: write {words(wanted)}", value=text, remedy=f"correct or remove {name}")

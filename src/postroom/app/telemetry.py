@@ -1,4 +1,4 @@
-"""Telemetry: whether and how calls and runs are traced. If it is off, none of its libraries is loaded."""
+"""Opens the tracer of calls and runs. If telemetry is off, none of its libraries is loaded."""
 
 from urllib.parse import urlsplit
 
@@ -9,10 +9,10 @@ from postroom.extras import install_command
 
 
 def open_tracing(settings: Settings) -> Tracing:
-    """Return the tracer of calls and runs that the settings ask for; nothing is sent yet. Blocks.
+    """Return the tracer of calls and runs, according to the settings. Nothing is sent yet. Blocks.
 
     Raises:
-        MissingExtra: Telemetry is on, and its libraries are not installed.
+        MissingExtra: Telemetry is on, but its libraries are not installed.
     """
     if not settings.telemetry:
         return OFF
@@ -28,6 +28,6 @@ def open_tracing(settings: Settings) -> Tracing:
 
 
 def traces_of(endpoint: str) -> str:
-    """Return the address to which a collector's traces are sent: its own path, or else the default path."""
+    """Return the address for traces: the endpoint with its own path, or else with the default path."""
     path = urlsplit(endpoint).path
     return endpoint if path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

@@ -1,7 +1,7 @@
-"""Tokens: random, stored in a private file or as a hash, compared in constant time, shown only once.
+"""Creates and checks tokens. They are stored in a private file or as a hash, and shown only once.
 
-A token has 256 random bits. A token cannot be guessed, so a plain SHA-256 is as secure as a slow password
-hash. The prefix identifies a token for people, secret scanners and postroom's own logs.
+A token has 256 random bits. Nobody can guess it, so a plain SHA-256 is as secure as a slow password hash.
+People, secret scanners and postroom's logs recognise a token by its prefix.
 """
 
 import errno
@@ -39,13 +39,13 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the server's token; the first call on a machine creates it, and concurrent callers get the same.
+    """Return the server's token; create it if there is none. Concurrent callers get the same token.
 
-    A new token is written to disk completely before its file appears under its name. The file has mode 0600.
+    A new token is on disk completely before its file gets its name. The file has mode 0600.
 
     Raises:
-        ConfigError: Other users can read the file, another user owns it, it has no token, or the folder is
-            not writable.
+        ConfigError: Other users can read the file, another user owns it, it contains no token, or the folder
+            is not writable.
         StoreFull: The disk is full.
     """
     try:
@@ -67,7 +67,7 @@ def load_or_make_token(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
-    """Return the error for a token file that can be neither read nor created; it names the file's owner."""
+    """Return the error for a token file that can be neither read nor created. It names the owner."""
     text = f"the token file {path} cannot be read or created"
     value = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
     if value is None:
@@ -83,7 +83,7 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def new_run_token(server: str) -> str:
-    """Return a new token for a run, which only memory and the environment of the run's program contain.
+    """Return a new token for a run. It exists only in memory and in the environment of the run's program.
 
     The token contains the tag of the server that issues it.
     """
@@ -91,13 +91,13 @@ def new_run_token(server: str) -> str:
 
 
 def new_agent_token() -> str:
-    """Return a new token for an agent; store only its hash."""
+    """Return a new token for an agent. Store only the hash of the token."""
     return AGENT_PREFIX + secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A new named token, in the form that its holder receives. Only the field `token` is secret."""
+    """A new named token, as its holder receives it. Only the field `token` is secret."""
 
     id: str
     token: str = field(repr=False)
@@ -105,35 +105,35 @@ class NewToken:
 
 
 def new_named_token() -> NewToken:
-    """Return a new token: a public id, which identifies it, and 256 random bits."""
+    """Return a new named token: a public id and 256 random bits."""
     token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
     return NewToken(id=token_id, token=token, hash=_digest(token).hex())
 
 
 def token_check(expected: str) -> Callable[[str], bool]:
-    """Return a function that verifies a token and does not reveal the expected one."""
+    """Return a function that compares tokens with the expected token, without revealing that token."""
     digest = _digest(expected)
     return lambda given: hmac.compare_digest(_digest(given), digest)
 
 
 def derived_key(token: str, purpose: str) -> bytes:
-    """Return 32 bytes that only a holder of the token can compute, and that differ for each purpose."""
+    """Return 32 bytes for a purpose, which only a holder of the token can compute."""
     return hmac.digest(token.encode(), purpose.encode(), "sha256")
 
 
 def redact(text: str) -> str:
-    """Return `text` with everything that looks like a token or a bearer header masked."""
+    """Mask everything in a text that looks like a token or a bearer header."""
     return _SECRETS.sub(lambda match: f"{match[match.lastindex or 1]}***", text)
 
 
 def shown(value: object) -> str:
-    """Return a value for errors: without tokens and passwords, and with at most 200 characters."""
+    """Return a value as text for errors, without tokens and passwords, and with at most 200 characters."""
     return _PASSWORD.sub("://***@", redact(str(value)))[:200]
 
 
 def _digest(token: str) -> bytes:
-    # An environment or a header can contain lone surrogates, which strict UTF-8 rejects.
+    # An environment variable or a header can contain lone surrogates, which strict UTF-8 rejects.
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -174,9 +174,9 @@ def _read(path: Path) -> str | None:
 
 
 def _publish(path: Path, token: str) -> None:
-    """Write the token to a temporary file and link it.
+    """Write the token to a temporary file, and link the file to its name.
 
-    Exactly one concurrent caller succeeds, with a complete file.
+    Of concurrent callers, exactly one succeeds.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -188,6 +188,6 @@ def _publish(path: Path, token: str) -> None:
             os.fsync(descriptor)
         path.hardlink_to(draft)
     except FileExistsError:
-        return  # another process was first, so use its token
+        return  # another process was first: use its token
     finally:
         draft.unlink()

@@ -1,4 +1,4 @@
-"""Lists, retries and discards undelivered chat messages, even if chats are no longer configured."""
+"""Lists, retries and discards undelivered chat messages, even if no chats are configured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -20,10 +20,10 @@ MAX_DEAD: Final = 500
 
 
 class UndeliveredService:
-    """The dead letters of chats."""
+    """Manages the dead letters of chats."""
 
     def __init__(self, stores: RunStores, adapters: Sequence[BasePlatformAdapter] = ()) -> None:
-        """Keep the arguments; `adapters` are the channels that could deliver the dead letters."""
+        """`adapters` are the channels that can deliver the dead letters."""
         self._kept, self._outbox = stores.store, stores.outbox
         self._speakers = adapters
 
@@ -34,7 +34,7 @@ class UndeliveredService:
     async def revive(self, outbox_id: str) -> StoredEffect:
         """Retry a dead letter, given by a unique prefix of its id.
 
-        A message that no channel of this server can deliver stays on the list.
+        A message that no channel of this server can deliver stays a dead letter.
         """
         named = await self._find_dead_letter(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
@@ -57,7 +57,7 @@ class UndeliveredService:
         return {"outbox_id": named.outbox_id, "discarded": True}
 
     async def _find_dead_letter(self, outbox_id: str) -> OutboxMessage:
-        """Return the dead letter that this id, or unique prefix, names.
+        """Return the dead letter with this id, or with this unique prefix of its id.
 
         Raises:
             InvalidArgument: There is no such dead letter, or several ids have this prefix.
@@ -72,7 +72,7 @@ class UndeliveredService:
         return rows[meant]
 
     def _refuse_unsayable(self, target: str) -> None:
-        """Raise if retrying a message would reach nobody.
+        """Raise an error if nobody would receive a retried message.
 
         Raises:
             InvalidArgument: No channel of this server serves the bot, or its caller no longer waits.
@@ -93,7 +93,7 @@ class UndeliveredService:
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
-    """Return whether a channel can deliver to a target; it knows its bot only after it has connected."""
+    """Return whether a channel can deliver to a target, as far as it knows its bot."""
     platform, account = adapter.platform.value, adapter.account
     if account == UNKNOWN_ACCOUNT:
         return target.startswith(target_name(platform, ""))
@@ -123,7 +123,7 @@ def _describe_row(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
             chat: SessionSource | None = SessionSource.from_dict(dict(source))
         else:
             chat = chat_of(tx, str(thread_id), [item for item in ids if isinstance(item, int)])
-    except (KeyError, TypeError, ValueError):  # it may be a dead letter because it cannot be read
+    except (KeyError, TypeError, ValueError):  # the row may be a dead letter because it cannot be read
         chat = None
     return {
         "outbox_id": row.outbox_id,

@@ -1,4 +1,4 @@
-"""The only module that creates the application's objects and connects them."""
+"""Creates the objects of the application, and connects them. No other module does so."""
 
 import asyncio
 import socket
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from postroom.mcp_server.server import PostroomMcpServer
 
 LOG_RESERVE = 8 << 20
-"""Bytes that are reserved in advance for the database's log: about the writes between two checkpoints."""
+"""The number of bytes reserved for the database's log: about as many as are written between checkpoints."""
 
 
 class Declared(NamedTuple):
-    """The contents of the configuration files, except the settings."""
+    """The contents of the configuration files without the settings."""
 
     agents: Sequence[DeclaredAgent] = ()
     budgets: Sequence[Budget] = ()
@@ -83,7 +83,7 @@ class Application:
         *,
         address: str = "",
     ) -> None:
-        """Create and connect all parts without starting them. `address` is the server's listening address."""
+        """Create and connect all parts without starting them. The server listens on `address`."""
         self.settings, self.store, self.clock, self.address = settings, store, clock, address
         self.metrics = Metrics(store, clock)
         self.mail = Mail(
@@ -100,7 +100,7 @@ class Application:
         self.calls = Calls(self.mail, MAIL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
         self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
-        """The other servers that share its database; None if no other server may."""
+        """The other servers that share the database; None if no other server can use it."""
         self.archive = self._archive()
         handlers: dict[str, Handler] = {ARCHIVE: self.archive} if self.settings.archive_enabled else {}
         self.relay = Relay(self.store.store, handlers, is_exclusive=self.store.is_exclusive)
@@ -129,7 +129,7 @@ class Application:
         )
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
-        """The gateway to chats, if chats are configured; the serving process runs it."""
+        """The gateway to chats, if chats are configured. The server process runs it."""
         self.waker = Waker(
             self.store,
             self.runs.mailbox,
@@ -156,11 +156,11 @@ class Application:
         address: str = "",
         new_store: bool = False,
     ) -> "Application":
-        """Lock the database and create all parts, without starting them. Do not call it on the event loop.
+        """Lock the database, and create all parts without starting them. Blocks.
 
-        `declared` has the contents of the configuration files. Without `clock`, the database's clock is used.
-        `address` is the server's listening address. With `new_store`, the existing database, or a new one,
-        takes the place of the expected database, and the earlier archive is moved to another folder.
+        `declared` contains the contents of the configuration files. Without `clock`, the clock of the
+        database is used. The server listens on `address`. With `new_store`, the existing database, or a new
+        one, replaces the expected database, and the earlier archive is moved to another folder.
 
         Raises:
             WrongStore: The database is missing, empty, older than the archive or has another id, or its log
@@ -195,14 +195,14 @@ class Application:
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
     def answers_chats(self, whom: str) -> bool:
-        """Return whether a rule for chats names this person or agent as a respondent."""
+        """Return whether a rule for chats names this person or agent to answer."""
         return self.gateway is not None and self.gateway.names(whom)
 
     def _places(self) -> list[str]:
         return [socket.gethostname(), *self.settings.labels]
 
     def _leases(self) -> Leases:
-        """Create the leases, which decide which exclusive work this server does."""
+        """Create the leases. They decide which exclusive work this server does."""
         host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
@@ -269,12 +269,12 @@ class Application:
         return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return the numbers of waiting effects and dead letters in the outbox, keyed by kind."""
+        """Return the number of waiting effects and of dead letters in the outbox, keyed by kind."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
-        """Create an MCP server for this application; several may exist."""
+        """Create an MCP server for this application, which can have several."""
         from postroom.mcp_server.server import PostroomMcpServer  # loads the SDK
         from postroom.mcp_server.windows import Windows
         from postroom.services.questions import QuestionService
@@ -297,9 +297,9 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Perform the outbox's effects while any caller is inside this context.
+        """Perform the effects of the outbox while any caller is inside this context.
 
-        One of the callers performs them. When that caller leaves, the next one takes over.
+        One of the callers performs them. When that caller leaves the context, another one continues.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 
@@ -320,7 +320,7 @@ class Application:
                     turn.cancel()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
-        """Create a token, and store it in a file that only this user can read."""
+        """Create a token for an agent, and store it in a file that only this user can read."""
         token = new_agent_token()
         path = agent_token_dir(self.settings.data_dir) / slug / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -328,13 +328,13 @@ class Application:
         return token, str(path)
 
     def close(self) -> None:
-        """Finish submitted work and release the database; a repeated call has no effect."""
+        """Finish submitted work, and release the database; a second call does nothing."""
         self.store.close()
         self.mail.tracing.close()
 
 
 def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
-    """Return a function that finds the registered agent that answers on a chat's thread, if any."""
+    """Return a function that returns the registered agent that answers on a thread of a chat, if any."""
 
     def whose(thread_id: str) -> tuple[str, str] | None:
         is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)
@@ -345,7 +345,7 @@ def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | N
 
 
 def see_database(settings: Settings, *, new_store: bool) -> None:
-    """Open the database and close it again, to check it before a data folder is created. Blocks.
+    """Check the database before a data folder is created: open and close it. Blocks.
 
     Raises:
         PostroomError: The database cannot be used; the errors are those of `Application.open`.
@@ -375,7 +375,7 @@ def _open_store(
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Return the mail rules of the settings."""
+    """Return the rules for mail that the settings contain."""
     return Rules(
         verified=settings.verified,
         owner=settings.owner,

@@ -1,1 +1,1 @@
-"""The command line: one module for each command group, and the small program that agents start over stdio."""
+"""The command line: one module for each group of commands, and the small program for MCP over stdio."""

@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class _MakesOne(TyperGroup):
-    """A command group that passes its arguments to `create` if they do not name a command of the group."""
+    """A group of commands that runs `create` if the arguments name no command of the group."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -49,7 +49,7 @@ def create(
 
     Without TARGET, the backup goes to the backups folder.
     """
-    if target is not None and len(target.parts) == 1 and not target.suffix:  # most likely a misspelt command
+    if target is not None and len(target.parts) == 1 and not target.suffix:  # probably a misspelt command
         raise InvalidPath(
             f"`postroom backup` has no subcommand {target}",
             value=str(target),
@@ -62,7 +62,7 @@ def create(
             place = None if chosen is None else str(chosen)
             answer = call("write_backup", data_dir=data_dir, target=place)
         except ServerUnavailable:
-            # the server is on another machine, so there is no database here
+            # the server is on another machine, so this machine has no database
             if places.environment().get("POSTROOM_URL"):
                 raise
             from postroom.app.offline import back_up_offline
@@ -127,7 +127,7 @@ def prune(
 
 @app.command()
 def restore(
-    # The argument parser must not check the file, or it would report an unreadable file as wrong usage.
+    # The argument parser must not check the file: it would report an unreadable file as wrong usage.
     file: Annotated[
         Path,
         typer.Argument(

@@ -1,6 +1,6 @@
-"""Commands that call one operation; they are generated from the operations table.
+"""Generates commands from the table of operations. Each command calls one operation.
 
-A command module defines only how the answer is shown to people.
+The module of a command defines only how the answer is shown to people.
 """
 
 import inspect
@@ -30,7 +30,7 @@ from postroom.cli.table import TABLE
 from postroom.cli.wire import ANSWER_TIMEOUT
 
 MAX_WAIT: Final = timedelta(hours=6)
-"""The time limit for an operation that takes long; its progress is shown in the meantime."""
+"""The time limit for an operation that takes long. The command shows its progress."""
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,
@@ -43,7 +43,7 @@ _TYPES: Final[Mapping[str, Any]] = {
 def named_project(text: str) -> str:
     """Return the key of a project.
 
-    If the text is the plain name of a folder in the current folder, the key is that folder's path.
+    If the text is the name of a folder in the current folder, the key is the path of that folder.
     """
     return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
 
@@ -54,10 +54,10 @@ def _folder(text: str) -> str:
 
 class _Kind(NamedTuple):
     option: Any = None
-    """The option that commands share for fields of this kind; None if the command defines its own."""
+    """The option that all commands have for fields of this kind; None if each command defines its own."""
     default: Any = None
     sends: Callable[[str], str] | None = None
-    """Converts the text that the user typed to the value that is sent."""
+    """Convert the text from the command line to the value to send."""
 
 
 _PLAIN: Final = _Kind()
@@ -70,16 +70,15 @@ _KINDS: Final[Mapping[str | None, _Kind]] = {
     "project": _Kind(Project, HERE, project_key),
     "ttl": _Kind(Ttl),
 }
-"""The kinds of options that the table of operations uses (`Option.kind`)."""
+"""The kinds of options, keyed by their names in the table of operations (`Option.kind`)."""
 
 
 def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
-    """Call an administrative operation of a server, and return its answer.
+    """Call an administration operation of a server, and return its answer.
 
     Raises:
         ServerUnavailable: The server does not answer in time.
-        PostroomError: The server returned an error; the exception has the class that belongs to the error's
-            code.
+        PostroomError: The server returned an error. The class of the exception depends on its code.
     """
     row = TABLE[name]
     method, path = str(row["method"]), str(row["path"])
@@ -95,12 +94,11 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
 
 
 def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict[str, Any]:
-    """Call an administrative operation of the running server, and return its answer.
+    """Call an administration operation of the running server, and return its answer.
 
     Raises:
         ServerUnavailable: No server runs, or the server does not answer in time.
-        PostroomError: The server returned an error; the exception has the class that belongs to the error's
-            code.
+        PostroomError: The server returned an error. The class of the exception depends on its code.
     """
     timeout = MAX_WAIT if "doing" in TABLE[name] else ANSWER_TIMEOUT
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
@@ -109,8 +107,8 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
 def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
-    The decorated function gets the answer (or the answer and the fields that were sent), and returns the text
-    to show to people.
+    The decorated function returns the text to show to people. Its arguments are the answer and, if it has two
+    parameters, the fields that were sent.
     """
     row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]
@@ -160,14 +158,14 @@ def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callabl
 
 
 def _hidden(field: Mapping[str, Any]) -> str:
-    """Return the parameter of a hidden option that sets a positional argument, as in release 0.2.0."""
+    """Return the name of the hidden option for a positional argument, which release 0.2.0 had."""
     return f"{field['name']}_option"
 
 
 def _parameter_type(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]:
-    """Return the annotation of a field for typer, and its default; ... if the field is required.
+    """Return the annotation of a field for typer, and its default value; `...` for a required field.
 
-    With `hidden`, a positional argument is taken as an option that help does not show.
+    With `hidden`, a positional argument becomes an option that the help does not show.
     """
     shared = _KINDS.get(field.get("kind"), _PLAIN)
     if shared.option is not None:

@@ -1,6 +1,6 @@
-"""Connects commands to the running server: finds it, calls tools, and calls the administration.
+"""Connects commands to the running server: finds the server, and calls its tools and administration.
 
-This module uses only the standard library, because every command and the stdio entry import it.
+This module uses only the standard library, because every command and `postroom mcp` import it.
 """
 
 import itertools
@@ -28,7 +28,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     """Return the server's endpoint, from `POSTROOM_URL` or the note of a server on this machine.
 
     Raises:
-        ServerUnavailable: There is neither a variable nor a note.
+        ServerUnavailable: The variable is not set, and there is no note.
         ConfigError: The address, the note or the token file cannot be read.
     """
     folder = data_dir or places.data_dir(environment)
@@ -40,7 +40,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     host = parts(url).hostname
     token = environment.get("POSTROOM_TOKEN", "")
     if not token and (not named or host in _LOOPBACK):
-        # The token of this machine's server must not be sent to a server on another machine.
+        # Never send the token of this machine's server to a server on another machine.
         token = _kept_token(places.token_file(folder))
     agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
     return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
@@ -77,7 +77,7 @@ def _plain(token: str) -> str:
 
 
 class Server:
-    """The running server, as commands call it."""
+    """Calls the running server, for commands."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self.endpoint = endpoint
@@ -87,21 +87,20 @@ class Server:
 
     @classmethod
     def find(cls, *, data_dir: Path | None = None, timeout: timedelta = ANSWER_TIMEOUT) -> "Server":
-        """Find the server by this process's environment; whether it answers is not checked.
+        """Find the server that the environment of this process names, without checking that it answers.
 
         Raises:
-            ServerUnavailable: Neither a variable nor a note names a server.
+            ServerUnavailable: No variable and no note names a server.
             ConfigError: The address, the note or the token file cannot be read.
         """
         return cls(locate(places.environment(), data_dir=data_dir), timeout=timeout)
 
     def call_tool(self, name: str, arguments: Mapping[str, object]) -> object:
-        """Call a tool and return its plain answer; arguments that are None are omitted.
+        """Call a tool, without arguments that are None, and return its answer as plain data.
 
         Raises:
-            ServerUnavailable: No answer came in time; the call may have been executed.
-            PostroomError: The tool returned an error; the exception has the class that belongs to the error's
-                code.
+            ServerUnavailable: There was no answer in time. The call may have been executed.
+            PostroomError: The tool returned an error. The class of the exception depends on its code.
         """
         by_key = {key: value for key, value in arguments.items() if value is not None}
         _refuse_broken_text(by_key)
@@ -119,12 +118,11 @@ class Server:
         return tool_result(answer.get("result"))
 
     def download(self, path: str, query: Mapping[str, object]) -> bytes:
-        """Return the server's response to a request for this path, as bytes.
+        """Return the server's response to a request for a path, as bytes.
 
         Raises:
-            ServerUnavailable: No answer came in time.
-            PostroomError: The server returned an error; the exception has the class that belongs to the
-                error's code.
+            ServerUnavailable: There was no answer in time.
+            PostroomError: The server returned an error. The class of the exception depends on its code.
         """
         reply = self._exchange("GET", with_query(path, query), None, {})
         if reply.status != 200:
@@ -132,12 +130,11 @@ class Server:
         return reply.body
 
     def admin(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Call an administration route and return its plain answer.
+        """Call an administration route, and return the answer as plain data.
 
         Raises:
-            ServerUnavailable: No answer came in time.
-            PostroomError: The server returned an error; the exception has the class that belongs to the
-                error's code.
+            ServerUnavailable: There was no answer in time.
+            PostroomError: The server returned an error. The class of the exception depends on its code.
         """
         _refuse_broken_text(body or {})
         reply = self._exchange(method, path, body, {"Accept": "application/json"})
@@ -153,7 +150,7 @@ class Server:
     def admin_long(
         self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> dict[str, object]:
-        """Call an administration route that takes long, and report its progress to the watcher.
+        """Call an administration route that takes long, and report its progress.
 
         Raises:
             ServerUnavailable, PostroomError: As for `admin`.
@@ -166,7 +163,7 @@ class Server:
             while not done.wait(_PROGRESS_SECONDS):
                 try:
                     answer = asker.admin("GET", far)
-                except PostroomError:  # an earlier release, or busy; the work reports its own failure
+                except PostroomError:  # an earlier release or a busy server: the work reports its failure
                     answer = {}
                 now, at, of = (answer.get(name) for name in ("doing", "done", "total"))
                 if now and isinstance(at, int) and isinstance(of, int):
@@ -203,7 +200,7 @@ class Server:
 
 
 def with_query(path: str, fields: Mapping[str, object]) -> str:
-    """Return a path with these fields as its query; a list is repeated for each entry.
+    """Return a path with these fields as its query. A list becomes one parameter for each entry.
 
     Raises:
         InvalidArgument: A field is not valid UTF-8.
@@ -213,7 +210,7 @@ def with_query(path: str, fields: Mapping[str, object]) -> str:
 
 
 def _refuse_broken_text(fields: Mapping[str, object]) -> None:
-    """Raise InvalidArgument for a field with bytes that are not UTF-8, which Python keeps as surrogates."""
+    """Raise InvalidArgument if a field contains bytes that are not UTF-8. Python keeps them as surrogates."""
     for name, value in fields.items():
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -224,7 +221,7 @@ def _refuse_broken_text(fields: Mapping[str, object]) -> None:
 
 
 def _answer_to(named: int, reply: Reply) -> dict[str, object]:
-    """Return the JSON-RPC answer to a request, from a plain body or the last event of a stream.
+    """Return the JSON-RPC answer to a request, from the body or from the last event of a stream.
 
     Raises:
         PostroomError: The reply contains no answer.
@@ -264,11 +261,11 @@ _BY_STATUS: Final[dict[int, type[errors.PostroomError]]] = {
     503: errors.ServerUnavailable,
     504: errors.ServerUnavailable,
 }
-"""Error classes for responses that are not from postroom, such as pages of another program or a proxy."""
+"""The error classes for responses that do not come from postroom, but from a proxy, for example."""
 
 
 def events(read: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield the data of each event of a `text/event-stream` as it arrives, and ignore everything else.
+    """Yield the data of each event in a `text/event-stream` as it arrives.
 
     Raises:
         TooLarge: An event exceeds `LARGEST_ANSWER`.
@@ -296,12 +293,12 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
-    """Return the error that a document describes, as an instance of the class for its code."""
+    """Return the error that a document describes. The class of the error depends on its code."""
     code = str(document.get("code", ""))
     details = document.get("details")
     known_values = dict(details) if isinstance(details, Mapping) else {}
     kind = _BY_CODE.get(code)
-    if kind is None:  # a code of a newer server, or one that only HTTP responses have
+    if kind is None:  # a code of a newer server, or a code that only HTTP responses have
         kind, known_values = errors.PostroomError, {**known_values, "code": code}
     if request_id := document.get("request_id"):
         known_values["request_id"] = request_id
@@ -315,7 +312,7 @@ def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
 
 
 def refused(reply: Reply) -> errors.PostroomError:
-    """Return the error for a response with a status outside 200 to 299."""
+    """Return the error for a response whose status is not between 200 and 299."""
     value = reply.json()
     if isinstance(value, Mapping):
         inner = value.get("error")
@@ -348,11 +345,10 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
 
 
 def tool_result(result: object) -> object:
-    """Return the answer of a tool; if the answer is a list, it is unwrapped.
+    """Return the answer of a tool. A list is unwrapped.
 
     Raises:
-        PostroomError: The tool returned an error; the exception has the class that belongs to the error's
-            code.
+        PostroomError: The tool returned an error. The class of the exception depends on its code.
     """
     if not isinstance(result, Mapping):
         raise errors.PostroomError("the server's answer contains no result", value=result)

@@ -1,4 +1,4 @@
-"""`postroom cluster status`: the servers that share the database, and the exclusive tasks of each."""
+"""`postroom cluster status`: the servers that share the database, and the exclusive tasks of each server."""
 
 from typing import Any
 

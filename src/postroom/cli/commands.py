@@ -1,4 +1,4 @@
-"""The tree of commands. Only the command that runs is imported, because importing all takes half a second."""
+"""The tree of commands. Only the module of the command that runs is imported: all take half a second."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,13 +23,13 @@ _MODULES: Final[Mapping[str, str]] = {
     "watch": "watch",
     "whoami": "init",
 }
-"""The modules of single commands; every other command is a group, in the module of the same name."""
+"""The modules of single commands. Every other command is a group, in the module with the same name."""
 _GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "settings.app"}
-"""The groups whose variable in their module is not named `app`."""
+"""The variables of groups that are not named `app` in their modules."""
 
 
 def tree(only: str = "") -> typer.Typer:
-    """Return the commands of the module that has the command `only`; all commands if no module has it."""
+    """Return the commands of the module with the command `only`, or all commands if no module has it."""
     names = [name for group in GROUPS.values() for name in group]
     app = typer.Typer(
         name="postroom",

@@ -1,4 +1,4 @@
-"""Shell completion with names and ids from the running server; without a server, nothing is completed."""
+"""Shell completion with names and ids from the running server. Without a server, it offers nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -11,18 +11,18 @@ from postroom.cli.options import HERE, project_key
 from postroom.contracts.errors import PostroomError
 
 _PATIENCE: Final = timedelta(seconds=2)
-"""The time limit; it is short because a person who has pressed Tab is waiting."""
+"""The time limit. It is short, because a person who has pressed Tab is waiting."""
 
 Pairs = Iterable[tuple[object, object]]
 Look = Callable[[Server, str, str | None], Pairs]
-"""Reads the values of a project, or of the acting agent if the command line names one."""
+"""A function that reads the values of a project, or of the acting agent if the command line names one."""
 Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
 def _completion_function(look: Look) -> Complete:
-    """Return a completion function that offers values with descriptions.
+    """Return a completion function that offers the values from `look` with their descriptions.
 
-    The function hides failures, because a shell cannot show them.
+    The completion function hides failures, because a shell cannot show them.
     """
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
@@ -105,4 +105,4 @@ KINDS: Final[Mapping[str, Complete]] = {
     "runs": _completion_function(_runs),
     "questions": _completion_function(_questions),
 }
-"""The completions, keyed by the kind of value."""
+"""The completion functions, keyed by the kind of value."""

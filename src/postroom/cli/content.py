@@ -1,4 +1,4 @@
-"""The content of a command's message: its text and its attachments."""
+"""The content of a message that a command sends: its text and its attachments."""
 
 import base64
 import itertools
@@ -14,15 +14,15 @@ STDIN: Final = "-"
 _WAYS: Final = "the text as an argument, --body-file FILE, or - to read it from stdin"
 LARGEST_BODY: Final = 64 * 1024 * 1024
 LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
-"""The highest size limit, in bytes, that a server can have; larger files cause an error before being read."""
+"""The highest limit, in bytes, that a server can have. Larger files raise an error before they are read."""
 
 
 def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:
-    """Return the text of a message from an argument, from a file or, with `-`, from standard input.
+    """Return the text of a message, from an argument, a file, or standard input (`-`).
 
     Raises:
-        InvalidArgument: The message has no text or two texts, the text is not UTF-8, or it is empty and
-            nothing is attached.
+        InvalidArgument: The message has no text or two texts, the text is not UTF-8, or the text is empty and
+            no file is attached.
         InvalidPath: The file cannot be read.
         TooLarge: The text exceeds `LARGEST_BODY`.
     """
@@ -59,11 +59,11 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form that a call needs; None if there are none.
+    """Return files in the form that a call needs; None if there are no files.
 
     Raises:
         InvalidPath: A file cannot be read.
-        TooLarge: The files together exceed `LARGEST_ATTACHMENTS`.
+        TooLarge: All files together exceed `LARGEST_ATTACHMENTS`.
     """
     items = []
     left = LARGEST_ATTACHMENTS
@@ -87,9 +87,9 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
 
 
 def save_file(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file into a folder and return its path. If the name is in use, add a number to it.
+    """Write a file into a folder, and return its path. A number is added to a name that is in use.
 
-    An existing file with the same name and content is reused.
+    A file that already exists with the same name and content is used again.
 
     Raises:
         InvalidPath: The folder cannot be created, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""`postroom database copy`: copies the whole store from one database engine to the other."""
+"""`postroom database copy` copies the whole store from one database engine to the other."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -74,7 +74,7 @@ def copy(
 
 
 def _parse_location(text: str, schema: str) -> "Path | tuple[str, str]":
-    """Return the file that a text names, or the address and the schema of a database server.
+    """Return the file, or the address and the schema of the database server, that a text names.
 
     Raises:
         InvalidArgument: The text is neither a file nor an address.

@@ -1,6 +1,6 @@
 """`postroom events` prints the events of a project in order; `postroom catch-up` summarises them.
 
-Each event is printed once, even if the server is down for a while, because its number is the cursor.
+The number of an event is the cursor, so each event is printed once, even if the server is down for a while.
 """
 
 import json
@@ -52,7 +52,7 @@ def events(
     object. With --follow it also prints new events, and waits while the server is down, until Ctrl-C (exit
     code 130), SIGTERM (143) or until the output is closed (141).
     """
-    from postroom.contracts.mail import EVENT_KINDS  # keeps the help from loading records
+    from postroom.contracts.mail import EVENT_KINDS  # loaded here, because the help does not need it
 
     if unknown := [value for value in kind or () if value not in EVENT_KINDS]:
         raise InvalidArgument(
@@ -71,7 +71,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _stored_events(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the stored events after the number `after`, up to the newest one.
+    """Yield the stored events after the number `after`, up to the newest event.
 
     Raises:
         PostroomError: The log cannot be read.
@@ -87,7 +87,7 @@ def _stored_events(asked: Mapping[str, object], after: int | None) -> Iterator[M
 
 
 def _beginning(server: Server, asked: Mapping[str, object]) -> int:
-    """Return the number just before the oldest stored entry."""
+    """Return the number before that of the oldest stored event."""
     try:
         answer = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
     except CursorExpired as error:
@@ -99,7 +99,7 @@ def _follow_events(asked: Mapping[str, object], after: int | None) -> Iterator[M
     """Yield each event after the number `after`, or each new event, exactly once.
 
     Raises:
-        PostroomError: The log cannot be followed, and a retry will not help.
+        PostroomError: The log cannot be followed, and a retry does not help.
     """
     patience = Patience()
     while True:

@@ -1,4 +1,4 @@
-"""The exit codes of the process: a table from kinds of failures to codes.
+"""The exit codes of the process, and the failures to which they belong.
 
 | code | meaning |
 |---|---|
@@ -40,11 +40,11 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,
 }
-"""Exit codes of permanent failures; the nearest base class of a failure decides."""
+"""The exit codes of permanent failures. The code of the nearest base class applies to a failure."""
 
 
 def exit_code(error: errors.PostroomError) -> int:
-    """Return the exit code for a failure; only failures that can be retried count as temporary."""
+    """Return the exit code for a failure. Only a failure that can be retried counts as temporary."""
     if error.retryable:
         return TEMPORARY
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

@@ -225,7 +225,7 @@ def routes(
 def _find_answerer(
     data_dir: Path | None, platform: str, place: dict[str, Any], text: str
 ) -> dict[str, object]:
-    """Return which agent or person would answer a message that addresses the bot, and why."""
+    """Return which agent or person would answer a message to the bot, and why."""
     from postroom.gateway.config import DEFAULT_AGENT
     from postroom.gateway.events import MessageEvent
     from postroom.gateway.routes import decide
@@ -269,9 +269,9 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
-    """Raise if a configuration file names an agent or a person who cannot answer.
+    """Raise an error if gateway.toml names an agent or a person who cannot answer.
 
-    Without a running server, return a note that this was not checked.
+    If no server runs, return a note that this was not checked.
 
     Raises:
         ConfigError: A named agent or person does not exist, or the agent has no runner.

@@ -1,4 +1,4 @@
-"""`postroom guard`: Git hooks that stop commits and pushes of files that others have reserved."""
+"""`postroom guard`: Git hooks that prevent commits and pushes of files that others have reserved."""
 
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +55,7 @@ def check(
 
 
 def _beside(hook: guard_hooks.Hook) -> str:
-    """Return a note about the program that manages a hook, or about the previous hook that it calls."""
+    """Return a note about the program that manages a hook, or about another hook that the hook calls."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
     return "calls the hook that was there before" if hook.chained and hook.state == "installed" else ""

@@ -1,4 +1,4 @@
-"""The check that the Git hooks run: the server decides whether these files may be committed or pushed.
+"""The check that the Git hooks run. The server decides whether the files may be committed or pushed.
 
 This program uses only the standard library, because it runs at every commit.
 """
@@ -27,16 +27,16 @@ GIT_PATIENCE = 60
 """The time limit in seconds for one call of Git."""
 ASKED_AT_ONCE = 5_000
 MAX_COMMITS = 2_000
-"""How many of the newest commits of one push are checked."""
+"""Maximum number of commits of a push that are checked, beginning with the newest."""
 
 _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
-"""Options that list every file, with both names if it was renamed, whatever the user has configured."""
+"""The options with which Git lists every file, and both names of a renamed file, in any configuration."""
 
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
     """Return 0 if Git may continue; otherwise print the reason on standard error and return 1.
 
-    `sent` is the hook's input from Git; if it is None, standard input is read.
+    `sent` is the input that the hook got from Git. If it is None, standard input is read.
     """
     if hook not in HOOKS:
         print(
@@ -50,7 +50,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     if mode == "off":
         return MAY_PASS
     try:
-        # The outcome, the text and the mode from the server.
+        # Read the outcome, the text and the mode from the response.
         if hook == "pre-commit":
             paths = list(committed())
         else:
@@ -87,14 +87,14 @@ def _read(status: int, body: bytes) -> tuple[str, str, str]:
 
 
 def committed() -> Iterator[str]:
-    """Yield the files that differ between the index and the last commit, with both names of renamed files."""
+    """Yield the files that differ between the index and the last commit, and both names of renamed files."""
     return _names(_git("diff", "--cached", *_NAMES, "--no-ext-diff", "--ignore-submodules=none"))
 
 
 def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the files that the pushed commits change.
 
-    For a merge commit, these are only the files that the merge itself changes.
+    In a merge commit, only the files count that the merge itself changes.
     """
     commits: dict[str, None] = {}
     for line in sent.splitlines():
@@ -106,8 +106,8 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
             if remote.strip("0") and _ask_git("cat-file", "-e", f"{remote}^{{commit}}").returncode == 0
             else []
         )
-        # The Git option that stands for the commits that the remote already has. If the remote has no name,
-        # Git passes its address instead.
+        # The Git option that excludes the commits that the remote already has. If the remote has no name, Git
+        # passes its address instead.
         name = arguments[0] if arguments else ""
         configured = _git("remote").decode("utf-8", "replace").split()
         new = _git(
@@ -136,7 +136,7 @@ def _git(*words: str, given: bytes = b"") -> bytes:
 
 
 def _ask_git(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run Git in the environment of the hook, in which Git may have set a separate index.
+    """Run Git in the environment of the hook, in which Git may have set another index.
 
     Raises:
         FileNotFoundError: Git is not installed.

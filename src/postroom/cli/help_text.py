@@ -1,4 +1,4 @@
-"""Additions to `--help`: headings for groups of commands, and examples to copy."""
+"""Headings and examples for `--help`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,10 +33,10 @@ _NO_NUMBER: Final = "Input should be a valid integer, unable to parse string as 
 
 
 class GroupedCommands(TyperGroup):
-    """Lists the commands under the headings of `GROUPS`, and explains invalid values in plain words."""
+    """Lists commands under the headings of `GROUPS`, and explains invalid values in plain words."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, but with a plain message if a value is not a number."""
+        """Run a command; raise a plain error if a value is not a number."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -45,7 +45,7 @@ class GroupedCommands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one list for each group; all lists have the same column width."""
+        """Write a list for each group, with the same column width in all lists."""
         width = max(map(len, self.commands))
         for head, names in GROUPS.items():
             rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(60)) for name in names]
@@ -54,10 +54,10 @@ class GroupedCommands(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """Return the closing section of a help text, with example commands to copy, one per line."""
+    """Return the last section of a help text, which contains example commands, one in each line."""
     return "\n".join(["\b", "Examples:", *(f"  postroom {line}" for line in lines)])
 
 
 def command_group(help_text: str, *lines: str) -> Typer:
-    """Return a group of commands that prints its help, with these example commands, if none is named."""
+    """Return a group of commands, which prints its help with these examples if no command is given."""
     return Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None, epilog=examples(*lines))

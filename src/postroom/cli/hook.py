@@ -1,12 +1,12 @@
 """`postroom hook <client> <event>`: the program that a client runs as its hook.
 
-The server makes the decisions. This program asks the server, and translates between the client's format and
-the server's.
+The server makes the decisions. This program asks the server, and converts between the formats of the client
+and the server.
 
-The program runs at every tool call. So it imports next to nothing, uses HTTP over a plain socket, and
-connects only to this machine. After any failure, it prints nothing and exits with 0, so that mail never
-blocks a client. The hook's input (prompts, file contents, tool calls) is not forwarded; the server gets only
-file names and agent names.
+The program runs at every tool call. So it imports almost nothing, uses HTTP over a plain socket, and connects
+only to this machine. After any failure, it prints nothing and exits with 0, so that mail never blocks a
+client. The input of the hook (prompts, file contents, tool calls) is not forwarded: the server gets only
+names of files and agents.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ WOKEN = 2
 
 
 def run(client: str, event: str) -> int:
-    """Answer one event of a client on standard output, or print nothing; return the exit code.
+    """Handle an event of a client: print an answer, if there is one, and return the exit code.
 
-    The exit code is 0, except for a waiting hook that reports mail on standard error: then it is 2.
+    The exit code is 2 if a waiting hook reports mail on standard error, and 0 otherwise.
     """
     try:
         raw = read_input(sys.stdin.fileno())
@@ -53,10 +53,10 @@ def run(client: str, event: str) -> int:
 
 
 def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
-    """Return the answer in the format that the client requires; empty if there is nothing to report.
+    """Return the answer in the format of the client; no bytes if there is nothing to report.
 
     Raises:
-        Exception: The client's input or the server's answer cannot be read.
+        Exception: The input of the client or the answer of the server cannot be read.
     """
     kind = EVENTS.get(client, {}).get(event, "")
     mode = environment.get("POSTROOM_GUARD", "").lower()
@@ -70,8 +70,8 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     call, look = _call_and_look(client, kind, sent, environment)
     if call is None:
         return _add_warning(client, event, kind, "", "", look)
-    # The prompt that mail used to wake an idle Codex session.
-    # When this prompt arrives at the hook, the mail counts as announced.
+    # The prompt that mail used to wake an idle Codex session. When the hook gets this prompt, the mail counts
+    # as announced.
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     queued = prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
@@ -85,12 +85,12 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
             kind, "the server does not answer", mode if mode == "block" else "off"
         )
     text += look.conclude(reply) if look is not None else ""
-    text = "" if text == queued else text[:MAX_TEXT_LENGTH]  # the prompt already says it
+    text = "" if text == queued else text[:MAX_TEXT_LENGTH]  # the prompt contains the text already
     return _add_warning(client, event, kind, outcome, text, look)
 
 
 def _add_warning(client: str, event: str, kind: str, outcome: str, text: str, look: Look | None) -> bytes:
-    """Return the answer, with a warning if the edit's files cannot be remembered on this machine."""
+    """Return the answer, with a warning if the data about the edited files cannot be stored here."""
     warning = look.warning() if look is not None and kind == "edit" else ""
     if warning:
         outcome = outcome if outcome == "deny" else "note"
@@ -102,7 +102,7 @@ def _add_warning(client: str, event: str, kind: str, outcome: str, text: str, lo
 def _call_and_look(
     client: str, kind: str, sent: object, environment: Mapping[str, str]
 ) -> tuple[dict[str, object] | None, Look | None]:
-    """Return the request (None if none is needed), and the event's files (None if it can have none)."""
+    """Return the request and the files of an event. Each is None if the event needs none."""
     call = call_of(client, kind, sent)
     if kind not in ("edit", "tool", "prompt") or not isinstance(sent, dict):
         return call, None
@@ -119,7 +119,7 @@ def _call_and_look(
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
-    """Return the outcome and the text that the server's response contains.
+    """Return the outcome and the text in the server's response.
 
     Raises:
         Unreachable: The response is not from a postroom server.
@@ -145,7 +145,7 @@ def _report_failure(kind: str, why: str, mode: str) -> tuple[str, str]:
 
 
 def _format_answer(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
-    """Return the answer in the client's format; None if no answer is needed."""
+    """Return the answer in the format of the client; None if no answer is needed."""
     fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None

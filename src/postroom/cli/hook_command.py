@@ -1,4 +1,4 @@
-"""`postroom hook` as a command in the tree of commands.
+"""The command `postroom hook` in the tree of commands.
 
 `main` runs `postroom.cli.hook` directly, without loading the tree.
 """

@@ -1,11 +1,12 @@
-"""Finds the files that a tool reads or writes, their versions, and the lines that changed.
+"""Finds the files that a tool reads or writes, their versions, and their changed lines.
 
 A version is Git's hash of the content. Content never leaves this machine: the server gets only paths and
 versions. The folder `hook-files` in postroom's data folder contains copies of files that were read, so that
-changed lines can be shown. For each session, it also contains a list of its files with their versions. For
-each tool call that has started, it contains the versions of the call's files at that time. All are limited.
+changed lines can be shown. It also contains, for each session, a list of its files with their versions. For
+each tool call that has started, it contains the versions of the call's files at that time. The number and the
+size of all these files are limited.
 
-The module imports next to nothing.
+The module imports almost nothing.
 """
 
 from __future__ import annotations
@@ -38,29 +39,29 @@ if TYPE_CHECKING:
     """
 
 LARGEST_FILE = 4 * 1024 * 1024
-"""Maximum bytes of a file that is hashed."""
+"""The maximum size, in bytes, of a file that is hashed."""
 MAX_BYTES = 16 * 1024 * 1024
-"""Maximum number of bytes that one hook hashes; further files are left out."""
+"""The maximum number of bytes that a hook hashes. Further files are ignored."""
 LARGEST_COPY = 256 * 1024
 MAX_COPIES, MAX_COPIED = 64, 4 * 1024 * 1024
-"""Maximum number and maximum bytes of the copies in each of 16 folders."""
+"""The maximum number and the maximum total size, in bytes, of the copies in each of 16 folders."""
 MAX_SESSIONS = 200
 MAX_CALLS = 50
-"""Maximum number of tool calls whose files' versions are kept until the tool has been used."""
+"""The maximum number of started tool calls for which the versions of their files are stored."""
 MAX_LISTED = 200
 MAX_USED = 50
-"""Maximum number of files of one tool call."""
+"""The maximum number of files of a tool call."""
 MAX_COMMAND_LENGTH = 20_000
 MAX_LINES, MAX_LINE_LENGTH = 20, 160
 MAX_COMPARISONS = 400
-"""Maximum number of lines that are compared one by one.
+"""The maximum number of lines that are compared one by one.
 
-For a longer changed part, only its first and last line are determined.
+For a longer change, only the first and the last changed line are determined.
 """
 UNSURE = 1_000_000_000
-"""Age of a file in nanoseconds below which its version is unsure.
+"""The age of a file, in nanoseconds, below which its version is not certain.
 
-A younger file may have changed while it was read, or may still change without a new time.
+A newer file may have changed while it was read, or may still change without a new modification time.
 """
 RECENT = 60 * 1_000_000_000
 
@@ -75,17 +76,17 @@ _USED = ("read", "glance", "whole", "part", "shell")
 _READERS = ("cat", "head", "tail", "sed", "nl", "less", "more", "bat", "awk", "type")
 _WRITERS = ("tee", "cp", "mv", "rm", "truncate", "install", "dd", "patch", "ln", "unlink")
 _SHOWERS = ("cat", "nl", "less", "more", "bat", "type", "tee")
-"""Commands that show all lines of their input."""
+"""The commands that show all lines of their input."""
 _ALL = 1 << 31
 _PREFIXES = ("sudo", "env", "time", "command", "nohup", "exec")
 _IN_PLACE = ("-i", "-pi", "-ni", "--in-place", "inplace")
 _ENDS = "\n;|&()`"
 _INNER = str.maketrans(dict.fromkeys("'\"()=,", " "))
-"""Removes the characters around a file's name in a word, as in a Python script or an option with a value."""
+"""Removes the characters around the name of a file in a word, as in a script or an option with a value."""
 
 
 class Look:
-    """The files of one event, in their current state."""
+    """Examines the files of an event in their current state."""
 
     def __init__(self, client: str, kind: str, sent: Values, data_dir: str) -> None:
         self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here
@@ -102,9 +103,9 @@ class Look:
         self._known = _versions(self._list)
         self._seen: dict[str, Version] = {}
         self.trouble = ""
-        """Why the data folder cannot be written, in the words of the operating system; empty if it can."""
+        """Why the data folder cannot be written, in the words of the operating system; "" if it can be."""
         self.reports: list[list[str]] = []
-        """The path, the version and the use of each file that the server must be notified about."""
+        """The path, the version and the use of each file to report to the server."""
         uses: dict[str, str] = {}
         for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
             if _weight(how) >= _weight(uses.get(path, "named")):
@@ -128,7 +129,7 @@ class Look:
         return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
 
     def _before(self, path: str, how: str) -> None:
-        """Look at a file that a tool is about to use; a read is reported only after the tool has made it."""
+        """Examine a file before a tool uses it. A read is reported only after the tool has read the file."""
         is_read = _weight(how) <= _weight("read")
         version = self._version(path, self._known.get(path) if is_read else None)
         if version is None or (version[0] == "gone" and how != "whole"):
@@ -138,7 +139,7 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _after(self, path: str, how: str) -> None:
-        """Look at a file that a tool has used, and report it if the tool read or changed it."""
+        """Examine a file that a tool has used; report the file if the tool has read or changed it."""
         began = self._began.get(path)
         before = began or self._known.get(path)
         version = self._version(path)
@@ -149,17 +150,18 @@ class Look:
         if how.startswith("lines "):
             how = "read" if version[0] == "huge" or _count_lines(path) <= _weight(how) else "glance"
         if how in ("read", "glance") and began is not None and not is_same:
-            # The tool may have read the file before it changed, so only the older version counts as read.
+            # The tool may have read the file before the file changed, so only the older version counts as
+            # read.
             self.reports.append([path, began[0], how])
             how, is_used = "found", True
         elif how == "read":
-            # Without a hook before a command, nothing shows that the file changed while the command ran.
+            # If no hook ran before the command, nothing shows whether the file changed while the command ran.
             unsure = RECENT if self._is_shell and began is None else UNSURE
             how = "read" if is_same or age > unsure else "unsure"
             is_used = version[0] != "gone"
         elif how == "glance":
             is_used = version[0] != "gone"
-        elif before is None:  # the file did not exist before, or no hook has run before
+        elif before is None:  # the file did not exist before, or no hook ran before
             is_used = how in ("whole", "part") or (how == "shell" and version[0] != "gone" and age < RECENT)
         else:
             is_used, how = not is_same or version[0] == "huge", "shell" if how == "named" else how
@@ -171,10 +173,9 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _find_replaced_version(self, path: str, blob: str) -> str:
-        """Return the version that the tool wrote if the file now has a different one; "" if it has none.
+        """Return the version that the tool wrote, if the file has another version now; otherwise "".
 
-        Different line endings and trailing spaces do not count as another version: the client may have
-        changed them.
+        Other line endings and trailing spaces are no other version: the client may have changed them.
         """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""
@@ -182,13 +183,13 @@ class Look:
         try:
             if blob == written or _trim(_content(path)) == _trim(self._content):
                 return ""
-        except OSError:  # the file was deleted
+        except OSError:  # the file has been deleted
             pass
         self._copy(written, self._content)
         return written
 
     def warning(self) -> str:
-        """Return the warning about a data folder that cannot be written; empty if it can."""
+        """Return the warning that the data folder cannot be written; "" if it can be."""
         if not self.trouble:
             return ""
         return (
@@ -204,16 +205,16 @@ class Look:
             self.trouble = self.trouble or os.strerror(error.errno or 0)
 
     def _find_changes(self) -> None:
-        """Report the files in the session's list that were written since they were listed."""
+        """Report the files that have been written since they were added to the session's list."""
         for path, old_version in self._known.items():
             if path not in self._seen:
                 version = self._version(path, old_version)
                 if version is not None and version != old_version:
-                    self.reports.append([path, version[0], "found"])  # even if a change was reverted
+                    self.reports.append([path, version[0], "found"])  # even after a change was reverted
                     self._seen[path] = version
 
     def _version(self, path: str, known: Version | None = None) -> Version | None:
-        """Return the version of a file; if its time and size are the same, return the known version.
+        """Return the version of a file, or its known version if the time and size are the same.
 
         Return None if the path is not a regular file, or cannot be read.
         """
@@ -239,7 +240,7 @@ class Look:
         return (blob, *place)
 
     def _copy(self, blob: str, content: bytes) -> None:
-        """Keep a copy of a text, so that its lines can later be compared with a newer version."""
+        """Store a copy of a text, so that its lines can be compared with a newer version later."""
         path = self._path(blob[0], blob)
         if len(content) > LARGEST_COPY or b"\0" in content or os.path.exists(path):  # noqa: PTH110
             return
@@ -247,7 +248,7 @@ class Look:
         _prune(self._path(blob[0]), MAX_COPIES, MAX_COPIED)
 
     def _unsent(self) -> list[list[str]]:
-        """Return the reports that the server did not get, except writes that later writes have replaced."""
+        """Return the reports that the server has not got, without writes that later writes have replaced."""
         try:
             rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
@@ -261,9 +262,9 @@ class Look:
         return unsent
 
     def conclude(self, answer: object) -> str:
-        """Return the changed lines that the server's answer asks for.
+        """Return the changed lines for which the server's answer asks.
 
-        If the server did not accept the reports, keep them for the session's next hook.
+        If the server has not accepted the reports, store them for the session's next hook.
         """
         if not isinstance(answer, dict) or "outcome" not in answer:
             self._defer()
@@ -272,7 +273,7 @@ class Look:
         return self._lines(answer.get("changed"))
 
     def _defer(self) -> None:
-        """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
+        """Store reports about a tool call for the session's next hook, because the server did not answer."""
         last = [
             (path, blob, "read" if how == "late" else how) for path, blob, how in self.reports[-MAX_USED:]
         ]
@@ -281,7 +282,7 @@ class Look:
             self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
-        """Store the session's list, after the server has accepted the reports."""
+        """Store the session's list of files. Call this after the server has accepted the reports."""
         if not self._list:
             return
         if self._is_used:
@@ -295,7 +296,7 @@ class Look:
             _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
 
     def _lines(self, changed: object) -> str:
-        """Return the changed lines of files that the server's answer lists: path, known and new version."""
+        """Return the changed lines of the files that the server's answer lists."""
         texts = []
         for path, was, now in changed if isinstance(changed, list) else ():
             old, new = self._load_copy(was), self._load_copy(now)
@@ -310,7 +311,7 @@ class Look:
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def _load_copy(self, blob: str) -> bytes | None:
-        """Return the copy of a version; None if there is no copy or it was damaged."""
+        """Return the copy of a version; None if there is no copy, or if the copy is damaged."""
         try:
             content = _content(self._path(blob[:1], blob)) if blob.isalnum() else b""
         except OSError:
@@ -319,7 +320,7 @@ class Look:
 
 
 def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield each file that a tool uses, by its path without links, and how it uses the file."""
+    """Yield the real path of each file that a tool uses, and how the tool uses the file."""
     names: Iterable[tuple[str, str]] = ()
     tool, arguments = tool_of(sent)
     folder = os.path.join(folder, next(filter(None, map(text_of, map(arguments.get, _FOLDERS))), ""))  # noqa: PTH118
@@ -349,7 +350,7 @@ _MANY_PATHS = ("files", "paths", "include")
 
 
 def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
-    """Yield each named file, with the arguments that select its lines."""
+    """Yield the name of each file, with the arguments that select its lines."""
     for key in (*PATH_KEYS, "absolute_path"):
         yield text_of(given.get(key)), given
     for key in _MANY_PATHS:
@@ -360,7 +361,7 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _asked_lines(given: Values) -> int:
-    """Return how many lines from the first one a read requests; 0 if it starts after the first line."""
+    """Return how many of the first lines a read requests; 0 if the read starts after the first line."""
     span = given.get("view_range")
     first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
     starts = (first, *map(given.get, ("offset", "start_line", "startLine")))
@@ -377,12 +378,12 @@ def _number(value: object) -> int | None:
 
 
 def _reading_mode(lines: int) -> str:
-    """Return how a command uses a file if it shows at most this many first or last lines."""
+    """Return how a command uses a file if it shows at most `lines` of the first or last lines."""
     return "read" if lines >= _ALL else f"lines {lines}"
 
 
 def _weight(how: str) -> int:
-    """Return the order of two uses of one file by the same tool: the heavier one counts."""
+    """Return the weight of a use. If a tool uses a file in two ways, the heavier use counts."""
     if how.startswith("lines "):
         return int(how[6:])
     return {"named": -1, "read": _ALL}.get(how, _ALL + 1)
@@ -397,7 +398,7 @@ def _count_lines(path: str) -> int:
 
 
 def _list_patched_files(patch: str) -> Iterator[tuple[str, str]]:
-    """Yield the files that a patch changes; adding or deleting a file counts as replacing all of it."""
+    """Yield the files that a patch changes. A file that is added or deleted counts as replaced."""
     for line in patch.splitlines():
         for lead in PATCHED:
             if line.lstrip().startswith(lead):
@@ -406,10 +407,10 @@ def _list_patched_files(patch: str) -> Iterator[tuple[str, str]]:
 
 
 def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
-    """Yield the words of a shell command that may be file names, and how the command uses each such file."""
+    """Yield the words of a shell command that may be names of files, and how the command uses these files."""
     folder = ""
     reads, lines = list[str](), _ALL
-    """The files that a pipeline reads, and the number of lines of them that it shows."""
+    """The files that a pipeline reads, and the number of their lines that it shows."""
     for words, targets, is_piped in _simple_commands(command):
         while words and ("=" in words[0] or words[0] in _PREFIXES):
             words = words[1:]
@@ -442,7 +443,7 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown_lines(name: str, rest: Sequence[str]) -> int:
-    """Return how many lines of its input a command shows: the first or the last; 0 if that is unknown."""
+    """Return how many of the first or last lines of its input a command shows; 0 if this is unknown."""
     if name in ("head", "tail"):
         parts = " ".join(rest).replace("--lines=", "-n").replace("-n ", "-n").split(" ")
         options = [option[1:].removeprefix("n") for option in parts if option.startswith("-")]
@@ -464,7 +465,7 @@ def _shown_lines(name: str, rest: Sequence[str]) -> int:
 
 
 def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str], bool]]:
-    """Yield the words of each simple command, the files that get its output, and whether it is piped."""
+    """Yield the words of each simple command, the files for its output, and whether it reads from a pipe."""
     words, targets, word, quote, is_target, is_escaped = list[str](), list[str](), "", "", False, False
     for char, after in zip(f"{command}\n", f"{command}\n\n"[1:], strict=True):
         if is_escaped or (quote and char != quote):
@@ -513,12 +514,12 @@ def _difference(was: bytes, now: bytes) -> str:
 
 
 def _plain(text: str) -> str:
-    """Replace characters that control a terminal or are invisible, except tabs."""
+    """Replace invisible characters, and characters that control a terminal, except tabs."""
     return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)
 
 
 def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
-    """Yield the line number in the new text, and the old and new lines, of each changed part."""
+    """Yield the line number in the new text, the old lines and the new lines of each changed part."""
     if not old or not new or len(old) == len(new) == 1:
         yield 0, old, new
         return
@@ -548,7 +549,7 @@ def _rows(path: str) -> list[str]:
 
 
 def _versions(path: str) -> dict[str, Version]:
-    """Return the files that a list names, with the versions that they had then; empty if there is no list."""
+    """Return the files in a stored list, with their versions at that time; no files if there is no list."""
     versions = {}
     try:
         for row in _rows(path) if path else ():
@@ -588,7 +589,7 @@ def _content(path: str) -> bytes:
 
 
 def _put(path: str, content: bytes) -> None:
-    """Write a file that only this user can read, whole or not at all.
+    """Write a file, completely or not at all, that only this user can read.
 
     Raises:
         OSError: The file cannot be written, for example because the disk is full.
@@ -600,7 +601,7 @@ def _put(path: str, content: bytes) -> None:
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            while content:  # a disk that becomes full writes a part first, and fails then
+            while content:  # a disk that becomes full writes a part first, and then fails
                 content = content[os.write(descriptor, content) :]
         finally:
             os.close(descriptor)
@@ -611,7 +612,7 @@ def _put(path: str, content: bytes) -> None:
 
 
 def _prune(folder: str, most: int, most_bytes: int) -> None:
-    """Delete the oldest files of a folder until it has at most this number of files and bytes."""
+    """Delete the oldest files in a folder until it contains at most this number of files and bytes."""
     try:
         with os.scandir(folder) as entries:
             files = sorted(

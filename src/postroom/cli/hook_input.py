@@ -1,6 +1,6 @@
-"""Reads the input of client hooks, and extracts the small part that the server needs.
+"""Reads the input that clients send to hooks, and extracts the small part that the server needs.
 
-The module imports next to nothing.
+The module imports almost nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT = 64 * 1024 * 1024
 PATIENCE = 2.0
-"""The time limit in seconds for reading the input; some clients leave the pipe open afterwards."""
+"""The time limit in seconds for reading the input. Some clients do not close the pipe."""
 MAX_IDS = 1_000
 MAX_PATH_LENGTH = 4_096
 DEEPEST = 6
-"""How many levels of a tool's answer are searched for the name of an agent."""
+"""The number of levels of a tool's answer that are searched for the name of an agent."""
 
 EDIT_TOOLS = {
     "claude": ("Edit", "Write", "MultiEdit", "NotebookEdit"),
@@ -81,7 +81,7 @@ _WRAPPINGS = (
     "text",
     "textResultForLlm",
     "llmContent",
-    "returnDisplay",  # Gemini CLI's original answer, which it shows to the model between marks
+    "returnDisplay",  # Gemini CLI shows the answer to the model between marks; this is the original
     "functionResponse",
     "response",
     "output",
@@ -90,7 +90,7 @@ _WRAPPINGS = (
 
 
 def read_input(descriptor: int) -> bytes:
-    """Read the client's input until the client closes the pipe, or until the time limit.
+    """Read the input of a client until the client closes the pipe, or until the time limit.
 
     Raises:
         ValueError: The input exceeds `LARGEST_INPUT`.
@@ -117,7 +117,7 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     call = place_of(sent)
     tool, given_fields = tool_of(sent)
     if kind == "edit":
-        # For a client without a row, every call that names files counts as an edit, so no edit is missed.
+        # For an unknown client, every call that names files counts as an edit, so that no edit is missed.
         is_edit = client not in EDIT_TOOLS or tool in EDIT_TOOLS[client]
         paths = list(_paths(given_fields)) if is_edit else list(_patched_by_shell(client, given_fields))
         spelled = dict.fromkeys(item for path in paths for item in _spellings(path, folder_of(sent)))
@@ -134,18 +134,18 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
 
 
 def place_of(sent: Values) -> dict[str, object]:
-    """Return the session and the folder of an event in the form that the server expects."""
+    """Return the session and the folder of an event, in the form that the server expects."""
     return {"session_id": session_of(sent), "cwd": folder_of(sent)}
 
 
 def tool_of(sent: Values) -> tuple[str, Values]:
-    """Return the name and the arguments of the tool that an event is about."""
+    """Return the name and the arguments of the tool in an event."""
     tool = text_of(sent.get("tool_name")) or text_of(sent.get("toolName"))
     return tool, _values(sent.get("tool_input", sent.get("toolArgs")))
 
 
 def session_of(sent: Values) -> str:
-    """Return the session's id; a subagent with its own id counts as a separate session."""
+    """Return the id of the session. A subagent with an id is a session of its own."""
     session = next((text for key in _SESSIONS if (text := text_of(sent.get(key)))), "")
     inner = text_of(sent.get("agent_id")) or text_of(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
@@ -166,12 +166,12 @@ def _paths(given: Values) -> Iterator[str]:
     for key in PATCH_KEYS:
         for line in patch_of(given.get(key)).splitlines():
             for lead in PATCHED:
-                if line.lstrip().startswith(lead):  # in the same way as Codex reads it
+                if line.lstrip().startswith(lead):  # Codex reads the line in the same way
                     yield line.lstrip()[len(lead) :].strip()
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch that Codex applies itself for its shell tool, maybe in another folder."""
+    """Yield the files of a patch in a shell command. Codex applies it itself, perhaps in another folder."""
     words = patch_of(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
@@ -185,9 +185,9 @@ def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
 
 
 def _spellings(path: str, folder: str) -> Iterator[str]:
-    """Yield a file's path as it was written, and also with symbolic links resolved if that differs.
+    """Yield the path of a file as it was written, and its path with symbolic links resolved.
 
-    The project's own path may contain a symbolic link, too, so the resolved path is also given relative to
+    The path of the project can also contain a symbolic link, so the resolved path is also yielded relative to
     the folder.
     """
     yield path
@@ -202,14 +202,14 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
 
 
 def patch_of(value: object) -> str:
-    """Return a patch as one text; a client may send it as the arguments of a command."""
+    """Return a patch as one text, even if a client sends it as the arguments of a command."""
     if isinstance(value, list):
         return "\n".join(word for word in value if isinstance(word, str))
     return text_of(value)
 
 
 def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]:
-    """Return the agent and the project that a call to a postroom tool names; empty for all other tools."""
+    """Return the agent and the project that a call of a postroom tool names; nothing for other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = text_of(given.get(key))
@@ -229,7 +229,7 @@ def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]
 
 
 def _name_in(answer: object, depth: int = 0) -> str:
-    """Return the agent's name from the answer of a registering tool, however the client wraps it."""
+    """Return the name of the agent in the answer of a tool that registers it, in the form of any client."""
     if depth > DEEPEST:
         return ""
     if isinstance(answer, str):
@@ -245,7 +245,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
 
 
 def _reserved_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of the reservations in the answer of a postroom tool, however the client wraps it."""
+    """Return the ids of the reservations in the answer of a postroom tool, in the form of any client."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -263,7 +263,7 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _fetched_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of the messages in an answer of fetch_inbox, however the client wraps it."""
+    """Return the ids of the messages in an answer of fetch_inbox, in the form of any client."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -284,7 +284,7 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _values(given: object) -> Values:
-    """Return a tool's arguments; some clients send them as JSON text, or send a patch as plain text."""
+    """Return the arguments of a tool, which some clients send as JSON text, or as the text of a patch."""
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))

@@ -1,11 +1,11 @@
-"""Waits, while a session is idle, until mail arrives for its agent.
+"""Waits until mail arrives for the agent of an idle session.
 
 Claude Code runs `postroom hook claude wait` in the background, and starts a turn with its output. For Copilot
-CLI, postroom's extension does the same. Codex waits until its hooks end. For Codex, the wait therefore
-continues in a separate process, which queues a turn.
+CLI, postroom's extension does the same. Codex waits until its hooks have ended. Therefore, a separate process
+waits for Codex, and queues a turn.
 
-The process runs as long as the session is idle, so it loads next to nothing. The server knows which agent the
-session has, whether the session is active, and whether another process has replaced this one.
+The process runs as long as the session is idle, so it loads almost nothing. The server knows the agent of the
+session, whether the session is active, and whether another process has replaced this one.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ if TYPE_CHECKING:
     from psutil import Process
 
 PATIENCE = 40.0
-"""The time limit in seconds for one request; the server answers within about 25 seconds."""
+"""The time limit in seconds for one request. The server answers within about 25 seconds."""
 MIN_PAUSE = 1.0
-"""Seconds to wait before a request, so that the client's other hook for the same event can announce first."""
+"""The pause in seconds before a request, so that the client's other hook for the event is first."""
 MAX_PAUSE = 10.0
 
 
 WEEK = 7 * 24 * 3600.0
-"""Seconds after which a process stops waiting; some clients do not report the end of their sessions."""
+"""The seconds after which a process ends. Some clients do not report the end of their sessions."""
 QUEUING = 60.0
 """The time limit for `codex queue` in seconds."""
 _BUILDS = ("codex-x86_64", "codex-aarch64")
-"""Prefixes of the program's name in a release build; `codex-acp` is a different program."""
+"""The prefixes of the names of Codex programs in a release. `codex-acp` is a different program."""
 
 
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
-    """Wait for mail, and return the line with which an idle session starts a turn.
+    """Wait for mail; return the line with which an idle session starts a turn, or "".
 
-    The result is empty if waiting is pointless. Waiting is pointless if no person attends the session, the
-    session has no agent or has ended, the client has exited, or another process has replaced this one. If the
-    server is down, a process that was started with the session waits for it, and one that was started after a
-    turn does not.
+    The result is "" if no person attends the session, the session has no agent or has ended, the client has
+    exited, or another process has replaced this one. If the server is down, a process that was started at the
+    start of the session waits for the server. A process that was started after a turn does not wait for it.
 
     Raises:
-        Exception: The client's input or the server's answer cannot be read.
+        Exception: The input of the client or the answer of the server cannot be read.
     """
-    # Whether Claude Code runs without a person: `claude -p` would wait for this process to end.
+    # Find out whether Claude Code runs without a person: `claude -p` would wait until this process ends.
     attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
     entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
     if attended == "0" or (not attended and entry.startswith("sdk-")):
@@ -61,16 +60,16 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
-    """Start a process that outlives a Codex hook and queues a turn when mail arrives; return at once.
+    """Start a process that queues a turn of Codex when mail arrives; return at once.
 
-    The process has its own process session and none of the client's open files. The process queues only one
-    turn; the hook at the end of that turn starts the next process. When the client exits, it reports the end
-    of the session to the server and ends. The process also ends after a week, or when `awaited` returns. The
-    messages count as announced once the prompt hook of the queued turn has run. If the turn is lost, the next
-    hook announces them.
+    The process outlives the hook: it has its own process session, and none of the client's open files. It
+    queues only one turn. The hook at the end of that turn starts the next process. When the client exits, the
+    process reports the end of the session to the server, and ends. It also ends after a week, or when
+    `awaited` returns. The messages count as announced when the prompt hook of the queued turn has run. If the
+    turn is lost, the next hook announces them.
 
     Raises:
-        Exception: The client's input cannot be read, or the process cannot be started.
+        Exception: The input of the client cannot be read, or the process cannot be started.
     """
     sent = read(raw)
     if not isinstance(sent, dict) or "agent_id" in sent or environment.get("POSTROOM_RUN"):
@@ -91,7 +90,8 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
         since = time.monotonic_ns()
         line = _line("codex", raw, environment, lambda seconds: _ended_within(seconds, codex, until), since)
         if line:
-            # Queue a turn with the same Codex program; only the hook of that turn shows that it has started.
+            # Queue a turn with the same Codex program. Only the hook of the turn shows that the turn has
+            # started.
             import subprocess
 
             program = codex.exe()
@@ -100,9 +100,8 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
             words = [program, "queue", f"--thread={session}", f"--message={line}"]
             subprocess.run(words, timeout=QUEUING, check=False)  # noqa: S603 - the words are ours, the id is one word
         elif _ended_within(0, codex, until):
-            # Report to the server that a Codex session has ended; Codex itself has no hook for this. The
-            # server ignores the report if a newer process waits for the session, because the session was then
-            # resumed.
+            # Report to the server that a Codex session has ended, because Codex has no hook for this. If a
+            # newer process waits for the session, the session was resumed, and the server ignores the report.
             call = call_of("codex", "end", read(raw))
             if call is not None:
                 call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
@@ -120,7 +119,7 @@ def _line(
     *,
     last: str = "",
 ) -> str:
-    """Wait for mail and return the line; `last` is the event that will confirm the announcement."""
+    """Wait for mail, and return the line. `last` is the event that confirms the announcement."""
     sent = read(raw)
     call = call_of(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
@@ -158,12 +157,12 @@ def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, bo
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Return whether the client has exited, or exits within this duration.
+    """Wait for `seconds` at most; return whether the client has exited.
 
-    The client is the parent process, or the reader of the output.
+    The client is the parent process or the reader of the output.
 
-    If the system does not report whether the client is alive, the client counts as exited, so that no process
-    waits forever.
+    If the system does not report whether the client is alive, it counts as exited, so that no process waits
+    forever.
     """
     import select
 
@@ -171,7 +170,7 @@ def _gone_within(seconds: float, parent: int) -> bool:
         return True
     poll = select.poll()
     poll.register(sys.stderr.fileno(), select.POLLERR)
-    return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket reports this as a hang-up
+    return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket reports the exit as a hang-up
 
 
 def _codex_around() -> Process | None:
@@ -186,7 +185,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait this long; return whether the client has exited or the time limit for waiting has passed."""
+    """Wait for `seconds`; return whether the client has exited, or the time limit has passed."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then

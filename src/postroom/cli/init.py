@@ -1,4 +1,4 @@
-"""`postroom init` prepares a folder in one step; `postroom whoami` says which agent acts in it."""
+"""`postroom init` prepares a folder in one step. `postroom whoami` shows which agent acts in a folder."""
 
 import subprocess
 import sys
@@ -87,7 +87,7 @@ def init(
 
 
 def _server(*, dry_run: bool) -> dict[str, Any]:
-    """Start the server if it does not run, and return its address.
+    """Start the server, if it does not run, and return its address.
 
     Raises:
         ServerUnavailable: The server did not start.
@@ -132,7 +132,7 @@ def _git(*words: str) -> bool:
 def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None:
     """Write the rules to this folder's AGENTS.md once for all clients.
 
-    Return its path if it contains the rules.
+    Return the path of the file if it contains the rules.
     """
     target = SetupScope(environment=places.environment(), scope="project", is_dry_run=dry_run)
     client = next((client for client in (*taken, *CLIENTS) if _rules_part(client, target)), CLIENTS[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 def server() -> Callable[..., int]:
     """Return the function that runs a server.
 
-    The modules are imported with garbage collection switched off, because importing creates no garbage.
+    The modules are imported without garbage collection, because imports create no garbage.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""`postroom mail`: messages, as the agent named with `--as`."""
+"""`postroom mail`: the messages of the agent that `--as` names."""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -38,7 +38,7 @@ Files = Annotated[
 
 
 def _number(text: str) -> int:
-    """Return the number of a message; return 0 for the newest message of the inbox."""
+    """Return the number of a message; 0 for the newest message of the inbox."""
     if text == "latest":
         return 0
     if not text.isdecimal() or int(text) == 0:
@@ -56,7 +56,7 @@ MessageId = Annotated[
     ),
 ]
 _PAST_THE_BODY = 2**53
-"""An offset beyond every body; with it, a message is returned without its body."""
+"""An offset beyond the end of every body, with which a message is returned without its body."""
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages.")]
 
 
@@ -185,7 +185,7 @@ def inbox(  # noqa: PLR0913 - the options of the command
         "after": after,
     }
     messages: list[dict[str, Any]] = []
-    while True:  # one answer is limited in size, and its last message shows whether there are more
+    while True:  # the size of an answer is limited; its last message shows whether there are more
         messages += show.items(server.call_tool("fetch_inbox", {**arguments, "limit": limit - len(messages)}))
         if not messages or not messages[-1].pop("more", False):
             break
@@ -332,14 +332,14 @@ def thread(
     except UnknownThread:
         if not (number := thread_id.removeprefix("#")).isdecimal():
             raise
-        # A message's number, as the inbox shows it, stands for the thread that the message started.
+        # The number of a message, as the inbox shows it, means the thread that the message started.
         named["thread_id"] = f"msg-{number}"
         answer = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_fetch_messages(server, named))
     people = ", ".join(
         f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
     )
-    # A text with the number of messages in a thread and the times of its first and last message.
+    # Show the number of messages in a thread, and the times of its first and last message.
     first, last = show.moment(answer["first_ts"]), show.moment(answer["last_ts"])
     if answer["messages"] == 1:
         description = f"1 message, sent at {first}"

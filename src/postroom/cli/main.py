@@ -1,6 +1,6 @@
-"""The `postroom` command: runs one command, reports failures in one form, and exits with the right code.
+"""The program `postroom`: runs a command, reports failures in one form, and exits with the right code.
 
-Modules are imported only when needed, because hooks run at every tool call of a client.
+Modules are imported only when they are needed, because hooks run at every tool call of a client.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments` (by default, this process's own), and return the exit code."""
+    """Run the command in `arguments`, and return the exit code. The default is the process's arguments."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the caller closed it
+        if getattr(sys, name) is None:  # the caller has closed this stream
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
     given_argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given_argv[:1] == ["hook"] and "--help" not in given_argv:
             from postroom.cli.hook import run
 
-            return run(*[*given_argv[1:3], "", ""][:2])  # a client takes exit code 2 as a refusal
+            return run(*[*given_argv[1:3], "", ""][:2])  # a client treats exit code 2 as a refusal
         given_argv = ["version"] if given_argv == ["--version"] else given_argv
         way = _short_way(given_argv)
         return _run(given_argv) if way is None else way()
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the lightweight entry point of a command that runs often or for hours; None for all others."""
+    """Return the small entry point of a command that runs often or for hours; None for other commands."""
     if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
         from postroom.cli.guard_check import run_check
 

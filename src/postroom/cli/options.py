@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are interpreted."""
+"""Options of several commands, and the functions that read their values."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 
 def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
-    """Return the completion for a kind of names or ids; it is loaded only when a shell asks for it."""
+    """Return the completion function for a kind of value. It is loaded only when a shell asks for it."""
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         from postroom.cli import completion
@@ -31,7 +31,7 @@ _PROJECT_OF_AGENT: Final = "postroom.project_of_agent"
 
 
 def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the name from `name` or `name@project`, and keep the project for the option `--project`."""
+    """Return the name in `name` or `name@project`, and store the project for the option `--project`."""
     name, _, project = (given or "").partition("@")
     if name and project:
         ctx.meta[_PROJECT_OF_AGENT] = project
@@ -40,7 +40,7 @@ def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
 
 
 def _project_of_agent(ctx: typer.Context, given: str) -> str:
-    """Return the project from an agent written as `name@project`, unless `--project` names another."""
+    """Return the project of an agent that is written as `name@project`, unless `--project` names another."""
     return str(ctx.meta.get(_PROJECT_OF_AGENT, given)) if given == HERE else given
 
 
@@ -82,7 +82,7 @@ def agent_of_folder() -> str:
 
 
 def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the agent's name like `_split_agent`; without a name, return the folder's default agent."""
+    """Return the agent's name like `_split_agent`, or the folder's default agent if no name is given."""
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(
@@ -96,7 +96,7 @@ _ACTING: Final = {
     "metavar": "NAME[@PROJECT]",
     "help": "The agent to act as.",
     "envvar": "POSTROOM_AGENT",
-    "is_eager": True,  # read before the project, because the agent may include the project
+    "is_eager": True,  # read this before the project, because the agent may name the project
     "autocompletion": completed("agents"),
 }
 Acting = Annotated[
@@ -126,7 +126,7 @@ DataDir = Annotated[
         metavar="DIR",
         help="The folder with the database and the token.",
         show_default=False,
-        readable=False,  # typer would treat another user's folder as a mistake in the command
+        readable=False,  # typer would report another user's folder as wrong usage
     ),
 ]
 
@@ -142,9 +142,9 @@ Ttl = Annotated[
 
 
 def project_key(text: str) -> str:
-    """Return the key of a project: a path is made absolute, a slug stays unchanged.
+    """Return the key of a project: a path becomes absolute, and a slug stays unchanged.
 
-    A text with a slash or a leading dot is a path; a slug never has either.
+    A text with a slash or a leading dot is a path, because slugs contain neither.
 
     Raises:
         InvalidPath: The current folder does not exist.

@@ -1,4 +1,4 @@
-"""`postroom people`: the people with an address `human:NAME`, and the chats for their messages."""
+"""`postroom people`: the people with an address `human:NAME`, and the chats that get their messages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`postroom projects`: lists projects, moves their folders, and merges two of them."""
+"""`postroom projects`: lists projects, changes their folders, and merges two projects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -46,10 +46,10 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _renames(given: Sequence[str]) -> dict[str, str]:
-    """Return the new names, keyed by the old names.
+    """Return the new names of agents, keyed by the old names.
 
     Raises:
-        InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.
+        InvalidArgument: A value is not `OLD=NEW`, or an agent is named twice.
     """
     result: dict[str, str] = {}
     for value in given:

@@ -1,8 +1,9 @@
-"""Parses a line that a client wrote on stdio, and converts it for HTTP; does no I/O.
+"""Parses lines that a client writes on stdio, and converts them for HTTP, without I/O.
 
-Two generations of the protocol are supported. Up to 2025-11-25, a client begins with `initialize`, and every
-later request has the negotiated revision as a header. From 2026-07-28 on, each request names its revision in
-`_meta`. The headers repeat the revision, the method and the called name, and the server compares them.
+Two generations of the protocol are supported. Up to 2025-11-25, a client begins with `initialize`, and a
+header of every later request contains the negotiated revision. From 2026-07-28 on, each request names its
+revision in `_meta`. Its headers repeat the revision, the method and the called name, and the server compares
+them.
 """
 
 import base64
@@ -18,7 +19,7 @@ PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 SERVER_FAILURE: Final = -32000
 MAX_NAMES_SHOWN: Final = 100
-"""Maximum number of characters of a client's name that are forwarded."""
+"""The maximum number of characters of a client's name that are forwarded."""
 
 READING_TOOLS: Final = frozenset(
     {
@@ -46,7 +47,7 @@ READING_TOOLS: Final = frozenset(
 )
 """The tools that only read.
 
-The tools are listed in this module because the table of operations is too large for `postroom mcp`.
+They are listed here, because the table of operations is too large for `postroom mcp`.
 """
 _READING_METHODS: Final = frozenset(
     {
@@ -71,30 +72,30 @@ _WRAPPED: Final = re.compile(r"=\?base64\?.*\?=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A line from the client, ready to be forwarded."""
+    """A parsed line from the client."""
 
     body: bytes
     awaits: tuple[RequestId, ...] = ()
-    """The ids of the requests that expect a response; none for a notification."""
+    """The ids of the requests that expect a response. A notification has no ids."""
     method: str = ""
     batch: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
-    """The protocol revision that the line itself names; empty if the line names none."""
+    """The protocol revision that the line names; "" if it names none."""
     client: str = ""
-    """The name of the client program, which only an `initialize` line has."""
+    """The name of the client program, which only an `initialize` line contains."""
     marks: tuple[str, ...] = ()
-    """What an `initialize` line declares that the server has to know later: `elicits`, `cards`."""
+    """The capabilities in an `initialize` line that the server needs later: `elicits`, `cards`."""
     cancels: RequestId = None
     """The id of the request that the client cancels; None if the line cancels nothing."""
     reads: bool = False
     """Whether the request only reads."""
     has_key: bool = False
-    """Whether the line calls a tool with an idempotency key, so that repeating the call is safe."""
+    """Whether the line calls a tool with an idempotency key, so that it is safe to repeat the call."""
 
 
 class UnreadableLine(Exception):
-    """The line is not a message; `answer` is the error to send to the client."""
+    """The line is not a message. `answer` is the error to send to the client."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("the line is not a JSON-RPC message")
@@ -186,7 +187,7 @@ def _routing(method: str, parameters: dict[str, object], version: str) -> dict[s
 
 
 def header_value(text: str) -> str:
-    """Return `text` in a form for a header: plain, or as base64 between the protocol's marks."""
+    """Return a text in a form for a header: plain, or as base64 between the marks of the protocol."""
     if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode('ascii')}?="
@@ -205,7 +206,7 @@ def failure(named: RequestId, code: int, message: str, data: Mapping[str, object
 
 
 def failures(message: Message, code: int, text: str, data: Mapping[str, object] | None = None) -> bytes:
-    """Return the same error for every request of a message; a batch gets a batch of errors."""
+    """Return the same error for every request of a message, as a batch if the message is a batch."""
     each = [failure(named, code, text, data) for named in message.awaits]
     return b"[" + b",".join(each) + b"]" if message.batch else each[0]
 
@@ -216,7 +217,7 @@ def compact(document: object) -> bytes:
 
 
 def answered(document: object) -> list[RequestId]:
-    """Return the ids of the requests to which a document from the server is the answer."""
+    """Return the ids of the requests that a document from the server answers."""
     items = document if isinstance(document, list) else [document]
     return [
         _id(part.get("id"))
@@ -226,5 +227,5 @@ def answered(document: object) -> list[RequestId]:
 
 
 def key_of(named: RequestId) -> tuple[str, RequestId]:
-    """Return an id in a form that can be compared; in it, `1` and `"1"` differ."""
+    """Return an id in a form in which `1` and `"1"` are different."""
     return type(named).__name__, named

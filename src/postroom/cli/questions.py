@@ -70,12 +70,12 @@ def _(found: dict[str, Any]) -> str:
 
 
 def since(one: dict[str, Any]) -> str:
-    """Return the time at which a question was asked or, if it is snoozed, until which it is snoozed."""
+    """Return when a question was asked, or until when a snoozed question is snoozed."""
     return f"snoozed until {one['snoozed_until']}" if one["snoozed_until"] else str(one["waiting_since"])
 
 
 def _takes(one: dict[str, Any]) -> str:
-    """Return which answers a question accepts, and who may give them."""
+    """Return the answers that a question accepts, and the people who may give them."""
     match one["takes"]:
         case "choice":
             taken = " | ".join(one["choices"])
@@ -163,7 +163,7 @@ def every(data_dir: Path | None) -> list[dict[str, Any]]:
 
 
 def _name(given: str | None) -> str | None:
-    """Return the given name or, without one, the login name of the person at this terminal.
+    """Return the given name, or else the log-in name of the person at this terminal.
 
     Raises:
         InvalidArgument: The given name is blank or too long, or contains hidden characters.
@@ -179,12 +179,12 @@ def _name(given: str | None) -> str | None:
         return check_person_name(given)
     try:
         return pwd.getpwuid(os.getuid()).pw_name[:MAX_NAME_LENGTH]
-    except KeyError:  # the account has no name, for example in a container
+    except KeyError:  # the account can have no name, for example in a container
         return None
 
 
 def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | None) -> None:
-    """Show the open questions to the person at the terminal one after the other, and send the answers."""
+    """Show the open questions at the terminal, one after the other, and send the person's answers."""
     by, questions = _name(by), every(data_dir)
     if number is not None:
         numbers = {question["number"]: question for question in questions}
@@ -209,7 +209,7 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | 
         try:
             show.print_line(_print_answered(call("answer_question", data_dir=data_dir, **arguments)))
         except (StaleDecision, NotPermitted, InvalidArgument, TooLarge) as error:
-            show.failure(error, as_json=False)  # another person was faster; continue with the next question
+            show.failure(error, as_json=False)  # another person was faster: continue with the next question
 
 
 def _prompt_answer(one: dict[str, Any]) -> str | dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""`postroom rebuild archive` and `postroom rebuild database`: each is rebuilt from the other."""
+"""`postroom rebuild`: rebuilds the archive from the database, or the database from the archive."""
 
 import asyncio
 from pathlib import Path
@@ -75,7 +75,7 @@ def database(
         try:
             rows = asyncio.run(_rebuild(root, chosen, (settings.git_author_name, settings.git_author_email)))
         except BaseException:
-            chosen.unlink(missing_ok=True)  # created just before, and an incomplete database is of no use
+            chosen.unlink(missing_ok=True)  # the file was created just before, and is incomplete
             raise
     document = {"path": str(chosen), "rows": rows, "notes": [LACKS]}
     held = f"{_count_text(rows['messages'], 'message')} of {_count_text(rows['projects'], 'project')}"
@@ -92,12 +92,12 @@ async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[st
     from postroom.mail.archive.rebuild import read_root, write_rows
     from postroom.stores.sqlite import SqliteStore
 
-    fields = await read_root(root, author)  # before anything is created
+    fields = await read_root(root, author)  # read before anything is created
     store = await asyncio.to_thread(SqliteStore.open, target, purpose="rebuild")
     try:
         rows = await write_rows(fields, root, store)
         if (mark := await asyncio.to_thread(read_mark, root)) is not None:
-            await store.identify(mark.store_id)  # the new store takes the place of the lost one
+            await store.identify(mark.store_id)  # the new store replaces the lost one
         return rows
     finally:
         await asyncio.to_thread(store.close)

@@ -1,7 +1,7 @@
-"""Translates error messages, which mention tools and their arguments, to the terms of the command line.
+"""Translates error messages from the terms of tools and their arguments to those of the command line.
 
-The name of a tool becomes the command that does the same. An argument becomes an option or an argument of the
-command that was run: `ttl_seconds` becomes `--ttl`.
+The name of a tool becomes the command that does the same. An argument becomes an option or argument of the
+command, for example, `ttl_seconds` becomes `--ttl`.
 """
 
 import re
@@ -49,12 +49,12 @@ FOR_AGENTS: Final = {
     "set_contact_policy": "agents decide about their own contacts",
     "show_project": "a person sees the same on the project's page",
 }
-"""Tools for which there is no command, with the reason."""
+"""The tools without a command, with the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
-"""Matches a tool: its name or, in an answer of the administration, its address."""
+"""Matches the name of a tool, or its address in an answer of the administration."""
 _CALL: Final = re.compile(rf"call ({_NAMES}) with `(\w+)` (\w+)")
-"""Matches a call of a tool in which one argument has a value."""
+"""Matches a call of a tool with one argument and its value."""
 _SWITCH: Final = re.compile(r"set `(\w+)` to true")
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("name", "acting"),
@@ -76,13 +76,13 @@ _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "thread_id": ("thread_id", "thread"),
     "to": ("to", "other"),
 }
-"""The command parameters whose names differ from the argument or field that they set."""
+"""The parameters of commands whose names differ from those of the arguments that they set."""
 _SUFFIX: Final = re.compile(r"_(?:id|key|only|seconds)\Z")
 _BOUND: Final = re.compile(r"(`\w+_seconds`) must be a (?:whole )?number of (at least|at most) (\d+)")
 _ARGUMENT: Final = re.compile(
     r"`([a-z]\w*)(?:\[\d+\]|\.\w+)*`|(?<![\w`'\"/.-])([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w`'\"/.(-])"
 )
-"""Matches an argument: any word in backticks, or a word with an underscore."""
+"""Matches an argument: a word in backticks, or a word with an underscore."""
 _ALL_ARGUMENTS: Final = re.compile(
     r"(?:did you mean \w+\? )?the (?:arguments|fields|parameters|fields of an attachment) are: .*"
 )
@@ -93,7 +93,7 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
-    """Return an error as plain data, in terms of the command that `given` (its arguments) runs."""
+    """Return an error as plain data, in the terms of the command that the arguments `given` run."""
     words, parameters = _find_command(tuple(given))
     fields = error.as_dict()
 
@@ -122,14 +122,14 @@ def _as_duration(met: re.Match[str]) -> str:
 
 
 def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
-    """Return the option or argument of the command that sets an argument of a tool; None if none does."""
+    """Return the option or argument of the command that sets an argument of a tool, if there is one."""
     names = (*_PARAMETERS.get(name, ()), name, _SUFFIX.sub("", name))
     return next((shown[name] for name in names if name in shown), None)
 
 
 @cache
 def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that these arguments run, and how each of its parameters is written."""
+    """Return the command that these arguments run, and its parameters as people write them."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree
@@ -153,7 +153,7 @@ def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]
 
 
 def as_commands(remedy: str) -> str:
-    """Replace tools in a text with commands; if a tool has no command, say that it is for agents."""
+    """Replace the tools in a text by commands, or by the reason why there is no command."""
     return _TOOL.sub(_replace_word, _CALL.sub(_replace_call, remedy))
 
 

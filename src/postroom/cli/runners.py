@@ -1,4 +1,4 @@
-"""`postroom agents set-runner` and related commands: the agents that mail starts."""
+"""`postroom agents set-runner` and related commands, for the agents that mail starts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -181,7 +181,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
 
 def _woken(waking: object) -> str:
-    """Return a note about unread messages for which runs start now; older servers do not report them."""
+    """Return a note about unread messages for which runs start now. Older servers do not report them."""
     if not waking:
         return ""
     if waking == 1:

@@ -36,7 +36,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""How many characters a person sees from the end of a run's output."""
+"""How many characters at the end of a run's output are shown to people."""
 
 
 @app.callback()
@@ -132,10 +132,10 @@ def discard(
 
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
-    """Return the control room as lists of lines, omitting empty lists."""
-    # A line for each group of conflicting reservations: its paths, each with its holder.
+    """Return the control room as lists of lines, without empty lists."""
+    # Write a line with the paths and the holders of each group of conflicting reservations.
     pairs = found["conflicts"]
-    from postroom.mail.reservations import together  # not needed by other commands
+    from postroom.mail.reservations import together  # other commands do not need it
 
     both = ((_describe_hold(pair["first"]), _describe_hold(pair["second"])) for pair in pairs)
     lines = []
@@ -208,7 +208,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
         leave_when_unread()
         answer = call("show_run", data_dir=data_dir, run=run, output="whole")
         output, state = str(answer["output"]), str(answer["state"])
-        run = str(answer["run_id"])  # a prefix of an id may later match another run
+        run = str(answer["run_id"])  # a prefix of the id may match another run later
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
             print(f"[{show.line(run)}: {_reason(answer)}]", file=sys.stderr)
         seen = state
@@ -227,7 +227,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 
 
 def _new(printed: str, output: str) -> str:
-    """Return the part of the output that was not printed yet; a retried run's output starts again."""
+    """Return the part of the output that was not printed yet. The output of a retried run starts again."""
     return output[len(printed) :] if output.startswith(printed) else output
 
 

@@ -1,4 +1,4 @@
-"""The commands for the server itself: start it, connect to it over stdio, show its status."""
+"""The commands for the server: start it, connect to it over stdio, and show its status."""
 
 import platform
 import sys
@@ -85,7 +85,7 @@ def up(  # noqa: PLR0913 - the options of the command
 
 
 def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
-    """Serve until a signal arrives and return the exit code; if the server cannot start, print why."""
+    """Serve until a signal arrives, and return the exit code. If the server cannot start, print why."""
     from postroom.app.config import Settings, load_settings
 
     settings: Settings | None = None
@@ -158,7 +158,7 @@ def doctor(
             else:
                 answer = call("check_installation", data_dir=data_dir, full=full)
     except ServerUnavailable as error:
-        if repair:  # only the server may write, so the server makes the repairs
+        if repair:  # only the server may write, so it makes the repairs
             raise
         from postroom.app.offline import examine_offline
 
@@ -180,7 +180,7 @@ def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     server_version: str | None
     try:
         server_version = str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))
-    except PostroomError:  # this command always succeeds; `status` reports problems
+    except PostroomError:  # this command always succeeds: `status` reports problems
         server_version = None
     fields: dict[str, object] = {
         "version": __version__,

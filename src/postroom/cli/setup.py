@@ -46,7 +46,7 @@ class Served:
     address: str
     """The address of the server's MCP endpoint.
 
-    If the server does not run, this is the address that it will have.
+    A server that does not run will have this address.
     """
     runs: bool
 
@@ -70,7 +70,7 @@ class Served:
 
 
 def served(environment: Mapping[str, str]) -> Served:
-    """Return the server of this environment, running or not.
+    """Return the server of this environment, even if it does not run.
 
     Raises:
         ConfigError: The address, the note or a setting cannot be read.
@@ -95,12 +95,12 @@ QUESTIONS: Final[Mapping[Extra, str]] = {
         "`experimental`, which Copilot CLI needs for extensions"
     ),
 }
-"""The parts that are written only if the person agrees, with a description of each."""
+"""The parts that are written only if a person agrees, with a description of each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Decides on the parts that need consent, based on options or existing files, or by asking."""
+    """Decides which optional parts are written: by options, by existing files, or by asking a person."""
 
     given: Mapping[Extra, bool | None]
     yes: bool
@@ -109,16 +109,16 @@ class Questions:
     def answered(
         self, client: Client, target: SetupScope, records: Records, *, hooks: bool
     ) -> dict[Extra, bool]:
-        """Return the decision on each part that the client has in this scope; ask a person if necessary.
+        """Return the decision on each optional part of a client in this scope; ask a person if necessary.
 
-        Without an option, an existing part is kept, and the person is asked about a missing one. Without a
+        Without an option, an existing part is kept, and the person is asked about a missing part. Without a
         terminal, the answer is no.
         """
         in_place = extras_in_place(client, target, records)
         offered = [own.extra for own, _ in own_files(client, target) if own.extra]
         answers = dict[Extra, bool]()
         for extra in offered:
-            if extra == "extension" and not hooks:  # the extension waits by a hook
+            if extra == "extension" and not hooks:  # the extension waits in a hook
                 continue
             answer = self.given[extra]
             if answer is None:
@@ -130,7 +130,7 @@ class Questions:
 
 
 class SetupGroup(TyperGroup):
-    """A command group in which the command name `add` may be omitted."""
+    """A group of commands in which the name of the command `add` can be omitted."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `add` before arguments that do not name a command of the group."""
@@ -250,7 +250,7 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
     plugin: bool = True,
     verify: bool = True,
 ) -> list[dict[str, Any]]:
-    """Write the server entry and the hooks to the files of each client; return what happened to each client.
+    """Write the entry and the hooks to the files of each client; return the result for each client.
 
     Raises:
         ConfigError: The command `postroom` is not on the PATH. Nothing was written.
@@ -289,8 +289,8 @@ def remove(
     """Remove what setup wrote from the clients' files. Exit code 78 if a client fails."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
-    # The clients whose files setup has written to.
-    # Entries that others wrote under postroom's name are not touched.
+    # Show only clients to whose files `setup` has written. Entries under postroom's name that somebody else
+    # has written do not change.
     taken = (
         chosen(clients, target)
         if clients
@@ -307,7 +307,7 @@ def remove(
 
 
 def end(results: Sequence[Mapping[str, Any]]) -> None:
-    """Exit with 78 if a client or its file cannot be set up, or with 1 if anything else failed."""
+    """Exit with 78 if a client cannot be set up, or with 1 if anything else has failed."""
     if any(result.get("refused") for result in results):
         raise typer.Exit(CONFIGURATION)
     if any("error" in result or result.get("trial", {}).get("state") == "failed" for result in results):
@@ -321,7 +321,7 @@ def status(scope: FilesScope = "user", as_json: AsJson = False) -> None:
     records = Records(target.environment)
     address = served(target.environment).address
     clients = [form_in_place(client, target, records) for client in _fitting(target)]
-    with ThreadPoolExecutor() as pool:  # each client takes a second to report its version
+    with ThreadPoolExecutor() as pool:  # a client takes a second to report its version
         list(pool.map(lambda one: release_of(one, target), clients))
     statuses = [status_of(client, target, address, records) for client in clients]
     ok = all(status.state != "drifted" for status in statuses)
@@ -347,9 +347,9 @@ def _set_up(
     chosen_extras = [extra for extra, is_chosen in extras.items() if is_chosen]
     try:
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks, extras=chosen_extras)
-        plan(client, wanted, records)  # report files that cannot be written before the other form is removed
+        plan(client, wanted, records)  # before the other form is removed, report files that cannot be written
         unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
-        # Write the parts of a client and remove its other form; if one step fails, undo all of them.
+        # Write the parts of a client, and remove its other form. If a step fails, undo all steps.
         if dry_run:
             changes = plan(client, wanted, records)
         else:
@@ -403,7 +403,7 @@ def _head(client: Client) -> dict[str, Any]:
 
 
 def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Return the changes to files, except for files that exist neither before nor after the change."""
+    """Return the changes of files, without files that exist neither before nor after the change."""
     present = [change for change in changes if not change.is_none or change.found.content is not None]
     return [_file(change, dry_run=dry_run) for change in present]
 
@@ -436,7 +436,7 @@ def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
 
 
 def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
-    """Return notes for a person after clients were set up or removed."""
+    """Return notes for the person who has set up or removed clients."""
     unanswered = sorted(
         {
             extra
@@ -477,7 +477,7 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
 
 
 def done_text(document: Mapping[str, Any]) -> str:
-    """Return the changes to each client's files as lines."""
+    """Return the changes of each client's files as lines."""
     lines: list[str] = []
     for result in document["clients"]:
         dry_run = bool(document["dry_run"])
@@ -540,14 +540,14 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
 
 
 def _state_text(found: ClientStatus) -> str:
-    """Return the state of a client, with the reason if its user must still do something."""
+    """Return the state of a client, and the step that its user must take, if there is one."""
     waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
     lines = [waits.get(finding.drift, "") for finding in found.findings if finding.drift != "hooks_untrusted"]
     return lines[0] if lines and all(lines) else found.state
 
 
 def _hooks_text(found: ClientStatus) -> str:
-    """Return the state of a client's hooks, which may have been written without being active."""
+    """Return the state of a client's hooks. Written hooks need not be active."""
     if any(finding.drift == "hooks_untrusted" for finding in found.findings):
         return "written, not trusted"
     return "yes" if found.hooks else ""

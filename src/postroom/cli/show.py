@@ -1,4 +1,4 @@
-"""Prints the results of commands: one JSON document with `--json`, otherwise lines, and tables on a terminal.
+"""Prints the results of commands: one JSON document with `--json`, and otherwise lines or tables.
 
 Texts from agents may contain escape sequences that a terminal would execute, so every text passes through
 `plain`.
@@ -55,12 +55,12 @@ _WHOLE = _NAMES | {
     "REASON",
     "WHY",
 }
-"""Columns that are never truncated, because people copy them, or because they identify rows or give reasons.
+"""The columns that are never truncated: people copy them, or they identify rows or state reasons.
 
-If there is not enough room, they are printed below the row.
+If a row is too long, the terminal shows them on a second line.
 """
 _NARROW = 16
-"""The minimum width of a column in characters; a time to the minute fits into it."""
+"""The minimum width of a column, in characters. A time to the minute fits into it."""
 _STYLES = {
     "active": "green",
     "queued": "yellow",
@@ -71,11 +71,11 @@ _STYLES = {
     "urgent": "red",
     "high": "red",
 }
-"""The styles of words that are alone in a cell, on a terminal that has colours."""
+"""The styles of words that are alone in a cell, on a terminal with colours."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
-"""The escape sequences that Rich writes for those styles."""
+"""Matches the escape sequences that Rich writes for these styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-"""Matches a time, which a terminal shows in local time and to the minute, even if there is more space."""
+"""Matches a time. A terminal shows it in local time and to the minute."""
 
 
 def plain(text: object) -> str:
@@ -84,17 +84,17 @@ def plain(text: object) -> str:
 
 
 def line(text: object) -> str:
-    """Return a text in a form that fits into one line."""
+    """Return a text as one line."""
     return one_line(str(text))
 
 
 def agent(one: Mapping[str, Any]) -> str:
-    """Return the agent of a run or question with its project, or with the chat in which the agent answers."""
+    """Return the agent of a run or question, with the project or the chat of the agent."""
     return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
-    """Print the result of a command: the document, or `text` for people."""
+    """Print the result of a command: as JSON, or as the result of `text`."""
     if as_json:
         print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
@@ -103,9 +103,9 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
-    """Print why the command `given` failed: as JSON on stdout, or with a remedy on stderr.
+    """Print why the command with the arguments `given` failed: as JSON on stdout, or as text on stderr.
 
-    If stdout cannot be written, the reason is printed on stderr.
+    If stdout cannot be written, the error is printed on stderr.
     """
     fields = at_the_command_line(error, given)
     if as_json:
@@ -121,16 +121,16 @@ def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
-    """If a list has a next page, print on stderr how to get it."""
+    """Print on stderr how to get the next page of a list, if there is one."""
     if page.get("next") is not None:
         print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[None]:
-    """Show the progress of the block on stderr: as a bar on a terminal, otherwise as a line now and then.
+    """Show the progress of a call in the block on stderr, as a bar on a terminal, or else as lines.
 
-    With `--json` nothing is shown.
+    With `--json`, nothing is shown.
     """
     if as_json:
         yield
@@ -165,7 +165,7 @@ def _drawn_progress() -> Iterator[None]:
 
 
 def outline(found: object, depth: int = 0) -> str:
-    """Return nested data as indented lines, for data that does not fit into a table."""
+    """Return nested data, which no table can show, as indented lines."""
     indent = "  " * depth
     pairs = (
         found.items()
@@ -187,9 +187,9 @@ def outline(found: object, depth: int = 0) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, or separated by tabs in a pipe; without rows, return `none`.
+    """Return rows as a table on a terminal, or with tabs in a pipe; return `none` if there are no rows.
 
-    In a pipe, `none` goes to stderr, so that a program does not read it as a row.
+    In a pipe, `none` is printed on stderr, so that a program does not read it as a row.
     """
     cells = [[line("" if cell is None else cell) for cell in row] for row in rows]
     if not cells:
@@ -220,7 +220,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
 
 
 def moment(text: object) -> str:
-    """Return a time as it is shown within a line: on a terminal in local time, to the minute."""
+    """Return a time in the form for a line. On a terminal, it is in local time, to the minute."""
     return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
@@ -229,7 +229,7 @@ def _local_minute(moment: re.Match[str]) -> str:
 
 
 def _share_width(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return the width of each column that fits into `room`; the widest shrink first, down to `least`."""
+    """Return the width of each column, so that all fit into `room`. The widest columns shrink first."""
     kept_ids = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
     while _with_gaps(kept_ids) > room and (
         wide := [at for at, few in enumerate(least) if kept_ids[at] > few]
@@ -245,7 +245,7 @@ def _cut(cell: str, width: int) -> str:
 
 
 def _with_the_rest_below(drawn: str, cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
-    """Yield each row; last cells that do not fit on the screen go on a second line."""
+    """Yield each row, with cells that do not fit on the screen on a second line."""
     top, *rows = drawn.splitlines()
     yield top
     for shown, row in zip(rows, cells, strict=True):
@@ -259,10 +259,9 @@ def _with_gaps(widths: Sequence[int]) -> int:
 
 
 def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
-    """Return the text that Rich draws, as wide as the terminal, and without colours if it has none.
+    """Return the text that Rich draws for this terminal, with its width and its colours.
 
-    The text is drawn for a width of at least `at_least` characters; on a narrower terminal, its lines wrap
-    instead of being cut.
+    The text is drawn for a width of at least `at_least` characters. A narrower terminal wraps the lines.
     """
     from rich.console import Console
 
@@ -290,37 +289,37 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, at_least: int
 
 
 def accept_any_text() -> None:
-    """Print characters that the terminal's encoding does not support as escape sequences."""
+    """From now on, print characters that the terminal's encoding lacks as escape sequences."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def state_word(state: str) -> str:
-    """Return the word that people see for a run's state."""
-    from postroom.contracts.work import SHOWN_STATES  # commands that need no server should not load this
+    """Return the word for a run's state that people see."""
+    from postroom.contracts.work import SHOWN_STATES  # commands that need no server must not load this
 
     return SHOWN_STATES.get(state, state)
 
 
 def print_line(text: str) -> None:
-    """Print a line at once; exit if no program reads the output any more."""
+    """Print a line at once; exit if no program reads the output any longer."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print a text at once; exit if no program reads the output any more."""
+    """Print a text at once; exit if no program reads the output any longer."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:
         sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())  # otherwise the interpreter's flush at exit fails
+        os.dup2(sink, sys.stdout.fileno())  # otherwise, the interpreter's flush at exit fails
         os.close(sink)
         raise SystemExit(READER_GONE) from error
 
 
 def discarded(ids: Sequence[str]) -> str:
-    """Return the text that says which dead letters were discarded."""
+    """Return the text that reports which dead letters were discarded."""
     return "\n".join(f"Discarded {line(value)}." for value in ids) or "Nothing to discard."
 
 

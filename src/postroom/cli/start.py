@@ -1,7 +1,7 @@
 """Starts the shared server for a client that found no server, so that no person has to start it.
 
-Several clients may start a server at the same time. Because of the file lock, only one of these servers keeps
-running, and all clients use it.
+Several clients may start a server at the same time. A file lock allows only one of these servers to continue,
+and all clients use it.
 """
 
 import os
@@ -19,22 +19,21 @@ from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 START_TIMEOUT: Final = timedelta(seconds=30)
-"""The time limit for a start, which takes longer after a server was killed than after a normal stop."""
+"""The time limit for a start. After a server was killed, a start takes longer than after a stop."""
 LOSER_TIMEOUT: Final = timedelta(seconds=3)
-"""How long after the exit of a started server it is assumed that another server was faster."""
+"""How long to wait for another server, which may have been faster, after a started server has exited."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
 _SHOWN_BYTES: Final = 1_000
-"""How many bytes from the end of the log the client shows if the start failed."""
+"""The number of bytes at the end of the log that are shown after a failed start."""
 _PAUSE: Final = timedelta(milliseconds=50)
 
 Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server unless one answers; return "", or the reason if no server answers in time.
+    """Start a server, unless one answers; return "", or the reason if no server answers in time.
 
-    If `POSTROOM_URL` names a server, none is started here. A started server continues to run after this
-    process.
+    If `POSTROOM_URL` names a server, no server is started here. A started server outlives this process.
     """
     if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
         return ""
@@ -44,8 +43,8 @@ def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | 
         log_file = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(log_file, "ab") as output:  # noqa: PTH123 - the descriptor has the file's mode
             begin = output.seek(0, os.SEEK_END)
-            # With -P and a neutral folder, the server neither imports a project's own files as its modules,
-            # nor keeps a project's folder in use.
+            # With -P and a neutral folder, the server does not import files of a project as its modules, and
+            # does not keep the folder of a project in use.
             command = [sys.executable, "-P", "-m", "postroom", "up"]
             given_fields = _for_server(environment, folder)
             server = subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
@@ -76,11 +75,11 @@ def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
     except ServerUnavailable:
         return False
     except PostroomError:
-        return True  # it exists but fails, or the configuration is wrong: another server would not help
+        return True  # a server exists but fails, or the configuration is wrong: another server would not help
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment for the server, without the client's secrets and with absolute paths."""
+    """Return the environment for the server, with absolute paths and without the client's secrets."""
     by_name = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
     by_name[places.DATA_DIR_NAME] = str(folder)
     if environment.get(places.CONFIG_NAME):

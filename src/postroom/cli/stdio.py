@@ -1,13 +1,13 @@
 """`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-The proxy has no mail, database or session of its own, so fifty clients need fifty small processes but one
-server:
+The proxy has no mail, database or session of its own, so fifty clients need fifty small processes, but only
+one server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
-Messages are sent concurrently, and their responses are written as they arrive. Only `initialize` is sent
-alone, because all later messages need the revision that it negotiates. A request that the client cancels gets
-no response, and its stream is closed. Only protocol lines are written to stdout.
+Messages are sent concurrently, and responses are written when they arrive. Only `initialize` is sent alone,
+because all later messages need the revision that it negotiates. A request that the client cancels gets no
+response, and its stream is closed. Only protocol lines are written to stdout.
 """
 
 import http.client
@@ -34,16 +34,16 @@ from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 IN_FLIGHT: Final = 64
 SILENCE: Final = timedelta(minutes=5)
-"""How long the server may be silent during a request; an open stream has a heartbeat every 15 s."""
+"""How long the server may be silent during a request. An open stream has a heartbeat every 15 s."""
 GRACE: Final = timedelta(seconds=10)
-"""How long requests are still answered after stdin closes, for `echo ... | postroom mcp`.
+"""How long requests are still answered after stdin has closed, as in `echo ... | postroom mcp`.
 
-The first message may take long, because the server loads its MCP code with it.
+The first message may take long, because the server then loads its MCP code.
 """
 UNWIND: Final = timedelta(seconds=2)
 FIRST_PAUSE: Final = timedelta(seconds=1)
 MAX_PAUSE: Final = timedelta(minutes=1)
-"""The longest pause; after each failed start of the server, the pause doubles up to this value."""
+"""The longest pause. After each failed start of the server, the pause doubles up to this value."""
 
 
 class PendingRequest:
@@ -57,21 +57,21 @@ class PendingRequest:
         self.dropped = False
 
     def drop(self) -> None:
-        """Abort the request; after this, nothing is written for it."""
+        """Abort the request. After this call, nothing is written for it."""
         self.dropped = True
         if self.exchange is not None:
             self.exchange.break_off()
 
 
 class Proxy:
-    """Forwards lines to the server that `locate` finds for each line, and passes its lines to `write`.
+    """Forwards each line to the server that `locate` finds, and passes the server's lines to `write`.
 
-    If no server accepts a connection, `start` starts one. The request is then sent again, because no part of
-    it has reached a server. After a failed start, the proxy waits 1 s, then 2 s, up to 60 s, until it tries
-    to start a server again. Meanwhile it answers requests with an error.
+    If no server accepts a connection, `start` starts one. Then the request is sent again, because no part of
+    it has reached a server. After a failed start, the proxy waits for 1 s, then 2 s, up to 60 s, before it
+    tries again to start a server. In this time, it answers requests with an error.
 
     If a server dies before it responds, requests that change nothing or have an idempotency key are sent
-    again, to the next server. For other calls, the client gets the error that the outcome is unknown.
+    again to the next server. For other requests, the client gets an error that the outcome is unknown.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Proxy:
             self._start_what_fits()
 
     def finish(self, *, grace: timedelta = GRACE) -> None:
-        """Abort open streams; give other requests `grace` to finish, then abort them, too."""
+        """Abort open streams; wait up to `grace` for other requests, then abort them, too."""
         with self._changed:
             for request in self._running:
                 if request.streams:
@@ -143,10 +143,10 @@ class Proxy:
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
-        """Abort the request that is cancelled; return whether nothing needs to be forwarded.
+        """Abort the request that a message cancels; return whether the message need not be forwarded.
 
-        From the revision 2026-07-28 on, closing the stream is enough. With an older revision, the server gets
-        the line as well.
+        From the revision 2026-07-28 on, it is enough to close the stream. With an older revision, the server
+        also gets the message.
         """
         wanted = protocol.key_of(message.cancels)
         with self._changed:
@@ -186,7 +186,7 @@ class Proxy:
                 self._exchange(request, endpoint, exchange)
         except PostroomError as error:
             self._fail(request, error)
-        except Exception as error:  # if one request fails, the client gets an error and the proxy continues
+        except Exception as error:  # the client gets an error, and the proxy continues
             self._log(traceback.format_exc())
             self._fail(
                 request, PostroomError(f"the connection between the client and the server failed: {error!r}")
@@ -200,7 +200,7 @@ class Proxy:
                 self._changed.notify_all()
 
     def _connect(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server, and return its endpoint and the connection, which the request can abort."""
+        """Connect to the server; return its endpoint, and the connection, which the request can abort."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
         exchange.connect()
@@ -213,8 +213,7 @@ class Proxy:
         except ServerUnavailable:
             if self._start is None or request.dropped:
                 raise
-            # Start a server unless one already answers, and connect to it; only one thread at a time does
-            # this.
+            # Start a server, unless one answers, and connect to it. Only one thread at a time may do this.
             with self._starting:
                 if self._start is not None and time.monotonic() >= self._start_refused_until:
                     self._start_failure = self._start()
@@ -232,7 +231,7 @@ class Proxy:
                 return result
 
     def _exchange(self, request: PendingRequest, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Send a request and deliver its answer."""
+        """Send a request, and write its answer."""
         try:
             message = request.message
             headers = {
@@ -278,7 +277,7 @@ class Proxy:
             exchange.close()
 
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
-        """Write a document from the server as a line, and mark the requests that it answers as done."""
+        """Write a document from the server as a line, and mark the requests that it answers as answered."""
         if (
             (isinstance(document, dict) and document.get("id") is None and "error" in document)
             and len(request.message.awaits) == 1
@@ -313,18 +312,15 @@ class Proxy:
 
 
 def _broke_off(error: ServerUnavailable) -> bool:
-    """Return whether the connection was lost; False for an error response or a timeout."""
+    """Return whether the connection was lost. An error response or a timeout does not count."""
     cause = error.__cause__
     return isinstance(cause, OSError | http.client.HTTPException) and not isinstance(cause, TimeoutError)
 
 
 class LineWriter:
-    """Writes complete lines to a file descriptor, from one thread at a time.
+    """Writes complete lines to a file descriptor, from one thread at a time, until the reader closes it.
 
-    Stops when the reader has closed it.
-
-    The writer does not use the interpreter's buffer, because the process would abort if a thread held the
-    buffer's lock at exit.
+    The interpreter's buffer is not used: the process would abort if a thread held the buffer's lock at exit.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -333,25 +329,23 @@ class LineWriter:
         self.is_open = True
 
     def write(self, line: bytes) -> None:
-        """Write one whole line."""
+        """Write a complete line."""
         left = memoryview(line + b"\n")
         with self._lock:
             try:
                 while left and self.is_open:
                     left = left[os.write(self._descriptor, left) :]
             except OSError:
-                self.is_open = (
-                    False  # the client is gone; the next line or the end of its input ends the proxy
-                )
+                self.is_open = False  # the client has gone: the next line or the end of input ends the proxy
 
 
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
-    """Serve this process's stdin and stdout until stdin closes; return the exit code.
+    """Serve MCP on stdin and stdout until stdin closes; return the exit code.
 
-    `start` starts a server unless one answers. `start` is called before the first line, and whenever the
-    server has gone.
+    `start` starts a server, unless one answers. It is called before the first line, and whenever no server
+    answers.
     """
-    # Keep stdout for the protocol, and redirect all other output of this process to stderr.
+    # Reserve stdout for the protocol, and redirect all other output of this process to stderr.
     sys.stdout.flush()
     kept_count = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -369,9 +363,9 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Serve MCP over stdio until stdin closes; with `start`, start a server whenever none answers.
+    """Serve MCP over stdio until stdin closes; with `start`, start a server whenever no server answers.
 
-    `tools` (`core` or `full`) selects the server's address, which determines the tools that the server lists.
+    `tools` (`core` or `full`) selects the address of the server, and thereby the tools that the server lists.
     """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)

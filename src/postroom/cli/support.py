@@ -1,4 +1,4 @@
-"""`postroom support-bundle`: a file to share with others, without messages, names or secrets."""
+"""`postroom support-bundle`: a file to share with other people, without messages, names or secrets."""
 
 import io
 import os
@@ -40,7 +40,7 @@ def support_bundle(
         raise _there_already(target)
     with show.progress(as_json=as_json):
         files, is_running = _collect_files(data_dir, now)
-    # Write the bundle completely or not at all, readable only by this user.
+    # Write the bundle completely or not at all, so that only this user can read it.
     packed = _pack(files, now)
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -61,11 +61,11 @@ def support_bundle(
 
 
 def _collect_files(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
-    """Return the files, and whether a server has provided them."""
+    """Return the files of the bundle, and whether a server has provided them."""
     try:
         answer = call("collect_support_bundle", data_dir=data_dir)
     except ServerUnavailable as error:
-        # the server is on another machine, so there are no files to read here
+        # the server is on another machine, so this machine has no files to read
         if places.environment().get("POSTROOM_URL"):
             raise
         from postroom.app.offline import support_offline
@@ -82,7 +82,7 @@ def _pack(files: Mapping[str, str], now: int) -> bytes:
     with tarfile.open(fileobj=packed, mode="w:gz") as bundle:
         for name, text in sorted(files.items()):
             content = text.encode("utf-8", "replace")
-            about = tarfile.TarInfo(f"postroom-support/{name}")  # set so that the file names no user
+            about = tarfile.TarInfo(f"postroom-support/{name}")  # so that the file names no user
             about.size, about.mtime, about.mode = len(content), now // 1000, 0o600
             bundle.addfile(about, io.BytesIO(content))
     return packed.getvalue()

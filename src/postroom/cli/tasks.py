@@ -72,7 +72,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _note(task: Mapping[str, Any]) -> str:
-    """Return the dependencies of a waiting task, who blocked it and why, or when its claim expires."""
+    """Return why a task waits or is blocked, and by whom, or when its claim expires."""
     if task["lease_ends_ts"]:
         return f"until {task['lease_ends_ts']}"
     after = f"after {', '.join(map(str, task['depends_on']))}" if task["depends_on"] else ""

@@ -1,7 +1,7 @@
 """`postroom tokens`: tokens for programs, each with a name, scopes and optionally a project.
 
-A token is generated here, and only its hash is sent. So if a response is lost, the same call can safely be
-repeated.
+The command generates a token, and sends only the hash of the token. So a call can be repeated if its response
+is lost.
 """
 
 import os
@@ -108,7 +108,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _state(token: Mapping[str, Any]) -> str:
-    """Return whether a token is valid and when it expires, or since when it is invalid."""
+    """Return whether a token is valid, and when it expires or became invalid."""
     state, until = token["state"], token["expires_at"]
     if state in ("revoked", "expired"):
         return f"{state} {token['revoked_at'] or until}"
@@ -130,7 +130,7 @@ def _make(
         except PostroomError as error:
             if not error.retryable:
                 raise
-            answer = call(operation, data_dir=data_dir, **given_fields)  # the first call may have arrived
+            answer = call(operation, data_dir=data_dir, **given_fields)  # the first call may have succeeded
     except PostroomError:
         if out is not None:
             out.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _write_new(target: Path, text: str) -> None:
     """Write a new file that only this user can read.
 
     Raises:
-        InvalidPath: The file exists, or it cannot be created.
+        InvalidPath: The file exists or cannot be created.
     """
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -27,7 +27,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 _PAUSE_SECONDS: Final = 1.0
 _FEW: Final = 8
-"""Maximum number of rows that each list shows; the others are only counted."""
+"""Maximum number of rows that a list shows. The other rows are only counted."""
 _SHOWN_EVENTS: Final = 5
 """Maximum number of ended runs that are shown."""
 
@@ -54,7 +54,7 @@ def top(
         while True:
             try:
                 shown: RenderableType = drawn(look(server), lines=live.console.height)
-            except ServerUnavailable as error:  # the server may start again, so the screen stays
+            except ServerUnavailable as error:  # the server may start again, so keep the screen
                 shown = Text(
                     f"{show.line(error.message)}\nPress q to quit. The screen updates when the server is "
                     "back."
@@ -65,7 +65,7 @@ def top(
 
 
 def look(server: Server) -> dict[str, Any]:
-    """Return the content of the screen: the server, questions, runs, tasks, messages that wait for a run."""
+    """Return the data for the screen: the server, questions, runs, tasks and waiting messages."""
     answer = perform(server, "list_runs")
     runs = show.items(answer.get("runs"))
     for run in runs:
@@ -90,7 +90,7 @@ def look(server: Server) -> dict[str, Any]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits briefly and returns whether q was pressed; then restore the terminal."""
+    """Yield a function that waits briefly for a key and returns whether it was q; restore the terminal."""
     import termios
     import tty
 
@@ -108,7 +108,7 @@ def _keys() -> Iterator[Callable[[], bool]]:
 
 
 def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
-    """Return the screen, as wide as the terminal: each list under its heading, up to `lines` lines in all."""
+    """Return the screen, with the width of the terminal and at most `lines` lines."""
     from rich.console import Console, Group
     from rich.text import Text
 
@@ -165,14 +165,14 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
 
 @dataclass(slots=True)
 class _List:
-    """A list that can be shortened; the first line of each row identifies the row."""
+    """A list that can be shortened. The first line of each row identifies the row."""
 
     name: str
     colour: str
     rows: Sequence[Sequence[str]]
     few: int = _FEW
     gap: str = "\n"
-    """The number of blank lines between this list and the one above."""
+    """The blank lines between this list and the list above."""
 
     def shown(self) -> list[str]:
         lines = [text for row in self.rows[: self.few] for text in row]
@@ -189,7 +189,7 @@ class _List:
 
 
 def _fit(lists: Sequence[_List], room: int) -> None:
-    """Shorten lists to `room` lines: first the longest lists to one row, then rows to one line, then gaps."""
+    """Shorten lists to `room` lines: remove rows of the longest lists, then lines of rows, then gaps."""
     for item in lists:
         item.few = min(_FEW, len(item.rows))
     while sum(item.height() for item in lists) > room:
@@ -222,7 +222,7 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
 
 
 Row = tuple[str, str, str, str, str]
-"""The cells of a row: id, time, result, agent or subject, and the text that has its own line."""
+"""The cells of a row: id, time, result, agent or subject, and a text with its own line."""
 
 
 def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
@@ -241,9 +241,9 @@ def _task(one: Mapping[str, Any], now: int) -> Row:
 
 
 def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
-    """Return the lines of each row; the id is never cut, and the text is cut at the edge.
+    """Return the lines of each row. The id is never cut, and the text is cut at the edge.
 
-    If the agent or subject does not fit into the row but fits on a line below, it goes there.
+    An agent or subject that does not fit into the row is on a line below, if it fits there.
     """
     from rich.cells import cell_len
 

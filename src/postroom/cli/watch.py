@@ -1,6 +1,6 @@
-"""`postroom watch`: prints each new message once, as a line, even if the server is down for a while.
+"""`postroom watch`: prints each new message once, in one line, even if the server is down for a while.
 
-A message counts as announced once its line has been written. The next request reports this to the server.
+A message counts as announced when its line has been written. The next request reports this to the server.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ from postroom.contracts.errors import InvalidArgument, PostroomError
 WAIT_SECONDS: Final = 25
 MIN_PAUSE: Final = 0.2
 MAX_PAUSE: Final = 10.0
-"""The longest pause in seconds between two attempts to reach the server."""
+"""The longest pause between two attempts to reach the server, in seconds."""
 
 WOKEN: Final = 2
 """The exit code by which a hook with `asyncRewake` makes Claude Code start a turn."""
@@ -69,7 +69,8 @@ def watch(
         try:
             wait_to_wake(_who(acting, project), after)
         except PostroomError as error:
-            # With exit code 2, the session would start a turn for it, and another one when that turn ends.
+            # With exit code 2, the session would start a turn for this failure, and another turn when that
+            # turn ends.
             sys.stderr.write(f"{show.plain(error.describe())}\n")
             raise SystemExit(FAILED) from None
     for message in messages(_who(acting, project), after):
@@ -79,12 +80,12 @@ def watch(
 def messages(
     who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield each message once, as it arrives; asking for the next one marks the previous one as announced.
+    """Yield each message once, as it arrives. A request for the next one marks the last one as announced.
 
     Unless `is_quiet`, report on stderr that the server is down.
 
     Raises:
-        PostroomError: The inbox cannot be followed, and a retry will not help.
+        PostroomError: The inbox cannot be followed, and a retry does not help.
     """
     patience = Patience(is_quiet=is_quiet)
     shown: list[int] = []
@@ -113,10 +114,10 @@ def messages(
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     """Wait for an unread message, and announce it once.
 
-    If another process already waits for the agent, exit at once, because one wake-up is enough.
+    If another process waits for the agent already, exit at once, because one wake-up is enough.
 
     Raises:
-        PostroomError: The inbox cannot be followed, and a retry will not help.
+        PostroomError: The inbox cannot be followed, and a retry does not help.
     """
     folder = places.data_dir(places.environment())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,9 +160,9 @@ def _as_json(message: Mapping[str, Any]) -> str:
 
 
 class Patience:
-    """Waits until a server can be reached again, with growing pauses.
+    """Waits, with growing pauses, until a server can be reached again.
 
-    The wait reports once that the server is down, and once that it is back.
+    It reports once that the server is down, and once that the server answers again.
     """
 
     def __init__(self, *, is_quiet: bool = False) -> None:
@@ -169,7 +170,7 @@ class Patience:
         self._pause, self._is_waiting = MIN_PAUSE, False
 
     def reset(self) -> None:
-        """Go back to the shortest pause, because the server has answered."""
+        """Reset the pause to the shortest one, because the server has answered."""
         if self._is_waiting:
             self._say("the server is back")
         self._pause, self._is_waiting = MIN_PAUSE, False
@@ -178,14 +179,14 @@ class Patience:
         """Pause before the next attempt.
 
         Raises:
-            PostroomError: The given error, if a retry cannot help.
+            PostroomError: The given error, if a retry does not help.
         """
         if not error.retryable:
             raise error
         if not self._is_waiting:
             self._say(f"{error.message}; waiting for the server")
         self._is_waiting = True
-        # The pause is partly random, so that many watchers do not return at the same moment.
+        # The pause is partly random, so that many watchers do not retry at the same moment.
         threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         self._pause = min(MAX_PAUSE, self._pause * 2)
 
@@ -195,10 +196,9 @@ class Patience:
 
 
 def leave_when_unread() -> None:
-    """Exit if no program reads the output any more; the next write may be days away.
+    """Exit if no program reads the output any longer. The next line may be written days later.
 
-    A pipe reports this as an error. If standard output is a socket, as in hooks of Node clients, it reports a
-    hang-up.
+    A pipe reports this as an error. A socket, as in hooks of Node clients, reports it as a hang-up.
     """
     if hasattr(select, "poll"):
         poll = select.poll()

@@ -1,8 +1,8 @@
-"""Sends HTTP requests to the server with the standard library alone, because `postroom mcp` must stay small.
+"""Sends HTTP requests to the server with only the standard library, so that `postroom mcp` stays small.
 
-Each connection carries one request. On one machine, a new connection takes a tenth of a millisecond. If
-connections were reused, the server could close one just when a call is sent, and the outcome of that call
-would be unknown.
+Each connection is used for one request. On one machine, a new connection takes 0.1 ms. If connections were
+used again, the server could close one just when a call is sent, and the outcome of that call would be
+unknown.
 """
 
 import http.client
@@ -29,7 +29,7 @@ class Endpoint:
     """The address of the server, and the token with which to call it."""
 
     url: str
-    """The server's URL, possibly with the path prefix of a proxy, without a slash at the end."""
+    """The URL of the server, perhaps with the path prefix of a proxy, without a slash at the end."""
     mcp_path: str = "/mcp"
     token: str = field(default="", repr=False)
     agent_token: str = field(default="", repr=False)
@@ -63,7 +63,7 @@ class Reply:
     body: bytes
 
     def json(self) -> object:
-        """Return the body as data, or None if it is not JSON."""
+        """Return the JSON data in the body; None if the body is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -71,7 +71,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its response; another thread may abort it at any time."""
+    """A request and its response. Another thread may abort it at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -84,10 +84,10 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server; if this fails, no part of a call has reached a server.
+        """Connect to the server. If this fails, no part of a call has reached a server.
 
         Raises:
-            ServerUnavailable: No server accepts a connection there.
+            ServerUnavailable: No server accepts a connection at the endpoint.
         """
         try:
             self._connection.connect()
@@ -104,12 +104,12 @@ class Exchange:
             ) from error
 
     def send(self, call: Call) -> http.client.HTTPResponse:
-        """Send a call and return the response as soon as its headers have arrived.
+        """Send a call, and return the response as soon as its headers have arrived.
 
         The caller reads the body from the response.
 
         Raises:
-            ServerUnavailable: No server answers there, or none answers in time.
+            ServerUnavailable: No server answers at the endpoint in time.
         """
         headers = {**self._endpoint.headers(), **call.headers}
         path = self._parts.path + call.path
@@ -117,14 +117,15 @@ class Exchange:
             self.connect()
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
-                # A server that rejects a large body responds, and closes, before it has read all of it.
+                # A server that rejects a large body responds, and closes the connection, before it has read
+                # all of it.
                 self._connection.request(call.method, path, body=call.body, headers=headers)
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(self._endpoint, error) from error
 
     def break_off(self) -> None:
-        """Close the stream now, so that the server abandons the request."""
+        """Close the stream now, so that the server ends the request."""
         self._broken_off = True
         held = self._socket
         if held is not None:
@@ -134,15 +135,15 @@ class Exchange:
                 return  # it is already closed
 
     def close(self) -> None:
-        """Close the connection; a repeated call has no effect."""
+        """Close the connection; a second call does nothing."""
         self._connection.close()
 
 
 def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIMEOUT) -> Reply:
-    """Send a request and return the whole response.
+    """Send a request, and return the whole response.
 
     Raises:
-        ServerUnavailable: No server answers there in time, or the response breaks off.
+        ServerUnavailable: No server answers in time, or the response is incomplete.
         TooLarge: The response is larger than `LARGEST_ANSWER`.
     """
     line = Exchange(endpoint, timeout=timeout)
@@ -158,7 +159,7 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
     """Read the rest of a response.
 
     Raises:
-        ServerUnavailable: The response broke off.
+        ServerUnavailable: The response is incomplete.
         TooLarge: The response is larger than `LARGEST_ANSWER`.
     """
     try:
@@ -182,7 +183,7 @@ def content_type(response: http.client.HTTPResponse) -> str:
 
 
 def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
-    """Return the error for a request that may have reached the server, but whose response was lost."""
+    """Return the error for a request whose response was lost. The request may have reached the server."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
             f"the server at {endpoint.url} did not answer in time; the call may have taken effect",

@@ -600,9 +600,16 @@ class Dispatcher:
         return asks
 
     async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
-        """Execute a claimed dispatch in its reserved slot; release it if its tenant has no free slot."""
+        """Execute a claimed dispatch in its reserved slot.
+
+        The dispatch is released if its tenant has no free slot, or if a run for which a caller waits took
+        over the worker and its slot before the store replied.
+        """
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
+        if worker.status is not WorkerStatus.CLAIMING:
+            await self._give_back(claimed)
+            return DispatchAttempt.BUSY
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
             await self._give_back(claimed)
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)

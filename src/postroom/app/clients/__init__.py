@@ -1,1 +1,1 @@
-"""The set-up of client programs in which agents run: edits of their files, undoing them, and checks."""
+"""The set-up of the client programs in which agents run: edits of their files, removal, and checks."""

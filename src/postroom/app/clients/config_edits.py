@@ -1,8 +1,8 @@
-"""Planned edits of a client's file by `setup`, and a record of the written parts, used to undo them.
+"""The edits that `setup` plans for a client's file, and the record with which it removes them.
 
-The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. The
-record is written before the client's file. After a crash in between, the record may list parts that do not
-exist; removing such parts changes nothing.
+The record is in a private file of this user. `setup remove` removes exactly the recorded parts. The record is
+written before the client's file. After a crash in between, the record may list parts that do not exist. The
+removal of such parts changes nothing.
 """
 
 import json
@@ -27,23 +27,23 @@ HTTP_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEdit:
-    """One part that a file must have: a member of an object, or an item of an array."""
+    """A part that a file must contain: a member of an object, or an item of an array."""
 
     path: tuple[str, ...]
     """The keys that lead to the part's object or array."""
     key: str = ""
-    """The part's name in an object; empty for an item of an array."""
+    """The name of the part in its object; "" for an item of an array."""
     value: object
     sign: str = ""
-    """A text that identifies postroom's item in an array, even after other parts of the item have changed."""
+    """A text that identifies postroom's item in an array, even if other parts of the item have changed."""
     only_new: bool = False
-    """Whether the edit is made only if no value exists yet; any existing value is accepted."""
+    """Whether the edit is made only if there is no value yet. Every existing value is accepted."""
     goes_with: tuple[str, ...] = ()
-    """The path of the part that needs this one; this one is removed only together with that part."""
+    """The path of the part that needs this part. Both parts are removed together."""
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys that belong to the other transport and must not be in postroom's entry."""
+        """The keys of the other transport, which postroom's entry must not contain."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
@@ -53,18 +53,18 @@ class ConfigEdit:
 class AppliedEdit:
     """The record of one written part.
 
-    With the record, setup can remove the part even if the file has changed since.
+    With this record, `setup` can remove the part even if the file has changed.
     """
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
-    """The keys that lead to the edited value; for an item of an array, the keys that lead to the array.
+    """The keys that lead to the edited value, or to the array of an edited item.
 
     The keys are empty if the edit is a whole file.
     """
     before: str = ""
-    """The whitespace that was written before the part; for a block, the line end after the text above."""
+    """The whitespace that was written before the part. Before a block, this can be a line end."""
     after: str = ""
     """The whitespace that was written after the part."""
     was: str = ""
@@ -74,7 +74,7 @@ class AppliedEdit:
 
 
 def fits(found: object, edit: ConfigEdit) -> bool:
-    """Return whether a value satisfies the edit; additions that people made are accepted."""
+    """Return whether a value contains the edit. Additions by people are accepted."""
     if edit.only_new:
         return True
     if isinstance(found, Mapping) and edit.foreign & found.keys():
@@ -95,7 +95,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value that replaces `found`: postroom's value plus the additions that people made."""
+    """Return the value that replaces `found`: the value of the edit with the additions by people."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     by_key = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -108,7 +108,7 @@ def mended(found: object, edit: ConfigEdit) -> object:
 
 
 def bears(found: object, sign: str) -> bool:
-    """Return whether any text within the value contains the text `sign`."""
+    """Return whether a text in the value contains `sign`."""
     if isinstance(found, Mapping):
         return any(bears(value, sign) for value in found.values())
     if isinstance(found, list):
@@ -125,7 +125,7 @@ class Record:
     """The record of the changes to one file."""
 
     clients: list[str] = field(default_factory=list)
-    """The clients that were set up in this file, including clients that needed no change."""
+    """The clients that were set up in this file, including those that needed no change."""
     applied_edits: list[AppliedEdit] = field(default_factory=list)
     made_file: bool = False
     folders: list[Path] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Record:
 
 
 class Records:
-    """The records of this user, which may be changed only inside `kept`."""
+    """The records of this user. They may be changed only inside the context `kept`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         folder = places.machine_dir(environment)
@@ -168,7 +168,7 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the lock that lets only one process at a time change files and records.
+        """Hold the lock under which only one process at a time changes files and records.
 
         Raises:
             VersionConflict: Another process held the lock for too long.
@@ -234,7 +234,7 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Move created folders to the record of another file in them; the removal of that file deletes them.
+        """Move created folders to the record of another file in them, whose removal then deletes them.
 
         Raises:
             ConfigError: The records cannot be written.

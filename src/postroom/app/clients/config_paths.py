@@ -19,24 +19,24 @@ from postroom.executors.processes.asking import asked
 from postroom.jsonc import NotJson
 
 _FOLDERS: Final = frozenset(client.user.variable for client in CLIENTS if client.user.variable)
-"""The environment variables that name a client's own folder."""
+"""The environment variables with which a user moves the folder of a client."""
 PROJECT_CLIENTS: Final = tuple(client.name for client in CLIENTS if client.project is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupScope:
-    """The scope of a set-up: this user, or the project in one folder."""
+    """The scope of a set-up: a user, or the project in a folder."""
 
     environment: Mapping[str, str]
     scope: Scope = "user"
     project: Path = field(default_factory=Path.cwd)
     platform: str = sys.platform
     silent: set[str] = field(default_factory=set)
-    """The programs that did not answer in time, and are not asked again."""
+    """The programs that did not answer in time. They are not asked again."""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Exit code and output of `--version`, for each program that was asked."""
+    """The exit code and output of `--version`, for each program that was asked."""
     is_dry_run: bool = False
-    """Whether nothing may be written to the user's folders, not even by a client program that is asked."""
+    """Whether nothing may be written to the user's folders, not even by a client program."""
 
     def ask(self, *words: str) -> tuple[int, str]:
         """Run a client program; return its exit code and output.
@@ -56,14 +56,14 @@ class SetupScope:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file, and the folder within which it must be after links are followed."""
+    """A file, and the folder that must contain it after links have been followed."""
 
     path: Path
     base: Path
 
 
 def servers_file(client: Client, target: SetupScope) -> ConfigFile:
-    """Return the file with a client's MCP servers.
+    """Return the file that lists a client's MCP servers.
 
     Raises:
         InvalidArgument: The client has no such file for this scope.
@@ -80,14 +80,14 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
 
 
 def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
-    """Return the file with a client's hooks; None if the client has no hooks."""
+    """Return the file that lists a client's hooks; None if the client has no hooks."""
     if client.hooks is None:
         return None
     return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
 
 
 def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigFile]]:
-    """Return the files of a client that belong to postroom, with their paths in this scope."""
+    """Return the files that postroom owns at a client, with their paths in this scope."""
     items = [
         (own_file, own_file.user if target.scope == "user" else own_file.project)
         for own_file in client.own_files
@@ -96,7 +96,7 @@ def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigF
 
 
 def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
-    """Return the file that enables a client's plugin, and the edits that do so.
+    """Return the file that enables a client's plugin, and the edits of this file.
 
     Return None if the client has no plugin.
     """
@@ -107,7 +107,7 @@ def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigE
 
 
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
-    """Return the file on this machine that a path of the client table refers to."""
+    """Return the file on this machine to which a path in the clients table refers."""
     named = target.environment.get(config_path.variable, "") if config_path.variable else ""
     base = places.absolute(named, target.environment) if named else _base(config_path, target)
     folder = base if named else base / config_path.folder
@@ -133,7 +133,7 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
 
 
 def is_installed(client: Client, target: SetupScope) -> bool:
-    """Return whether the client's folder or its program exists on this machine."""
+    """Return whether this machine has the folder or the program of a client."""
     if client.known_by:
         servers = servers_file(client, target)
         try:
@@ -147,7 +147,7 @@ def is_installed(client: Client, target: SetupScope) -> bool:
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:
-    """Return the named clients; without names, return the installed ones.
+    """Return the clients with these names; without names, return the installed clients.
 
     Raises:
         InvalidArgument: There is no client with this name.
@@ -167,5 +167,5 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
 
 
 def command_path(environment: Mapping[str, str]) -> str | None:
-    """Return the path of the command `postroom` from PATH; None if it is not found."""
+    """Return the path of the command `postroom` that PATH leads to; None if there is none."""
     return shutil.which(NAME, path=environment.get("PATH"))

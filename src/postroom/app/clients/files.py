@@ -1,7 +1,7 @@
 """Reads client files and replaces them atomically, so that readers see the old or the new file.
 
-Before anything is changed, an error is raised if a file's links lead to another folder, if it is not a
-regular text file, or if its owner has made it read-only.
+Before a change, an error is raised if the links of a file lead to another folder, if it is not a regular text
+file, or if it is read-only.
 """
 
 import errno
@@ -17,17 +17,17 @@ from typing import Final
 from postroom.contracts.errors import ClientFileRefused, VersionConflict
 
 LARGEST: Final = 64 * 1024 * 1024
-"""Maximum bytes of a file; a client's file with a long history has a few million bytes."""
+"""Maximum bytes of a file. A client's file with a long history has a few million bytes."""
 _PRIVATE: Final = 0o600
 _BACKUP: Final = ".postroom-backup-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The path and the content of a file at the time when it was read."""
+    """A file, with its content when it was read."""
 
     path: Path
-    """The real path, with links followed."""
+    """The path with all links followed."""
     content: bytes | None
     """The content; None if the file does not exist."""
     mode: int = _PRIVATE
@@ -35,20 +35,20 @@ class Found:
 
     @property
     def text(self) -> str:
-        """The content as text; empty if the file does not exist."""
+        """The content as text; "" if the file does not exist."""
         return (self.content or b"").decode("utf-8")
 
 
 def real(path: Path) -> Path:
     """Return a path with all links followed.
 
-    If the links form a loop, which `Path.resolve` rejects, return one of the links.
+    If the links form a loop, return one of the links. `Path.resolve` raises an error for a loop.
     """
     return Path(os.path.realpath(path))
 
 
 def look(path: Path, base: Path) -> Found:
-    """Read the file at a path; with all links followed, it must be in the folder `base`.
+    """Read the file at a path. With all links followed, the file must be in the folder `base`.
 
     Raises:
         ClientFileRefused: The file is in another folder, is not a regular file of UTF-8 text, or is not
@@ -83,12 +83,12 @@ def look(path: Path, base: Path) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error for a file left unchanged, with the reason and an optional remedy."""
+    """Return the error that a file was left unchanged, with the reason and an optional remedy."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
 def remedy_of(error: OSError, path: Path) -> str:
-    """Return the remedy for the system's refusal to write a file."""
+    """Return the remedy for an error of the system when a file is written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
     return (
@@ -97,7 +97,7 @@ def remedy_of(error: OSError, path: Path) -> str:
 
 
 def backup_place(found: Found, now: int) -> Path:
-    """Return the path for a backup: next to the file, named by the time in UTC."""
+    """Return the path of a backup: it is next to the file, and its name contains the time in UTC."""
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
 
@@ -113,16 +113,16 @@ def back_up(found: Found, target: Path) -> None:
 
 
 def missing_folders(found: Found) -> list[Path]:
-    """Return the folders that a file needs and that do not exist, outermost first."""
+    """Return the missing folders of a file, outermost first."""
     folder = found.path.parent
     return [path for path in reversed((folder, *folder.parents)) if not path.exists()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The new text of a file, already written to disk next to the file.
+    """The new text of a file, which is on disk, next to the file.
 
-    Only the rename remains, which needs no disk space.
+    A rename then replaces the file, and needs no disk space.
     """
 
     found: Found
@@ -131,11 +131,11 @@ class Draft:
     """The folders that were created for the draft."""
 
     def put(self) -> None:
-        """Replace the file with the draft.
+        """Replace the file by the draft.
 
         Raises:
-            VersionConflict: The file was changed by another process since it was read.
-            ClientFileRefused: The file could not be replaced; it is unchanged.
+            VersionConflict: Another process has changed the file since it was read.
+            ClientFileRefused: The file could not be replaced. It is unchanged.
         """
         with _describe(self.found.path):
             require_unchanged(self.found)
@@ -149,7 +149,7 @@ class Draft:
     def drop(self) -> None:
         """Remove the draft and the folders that were created for it.
 
-        The call has no effect if the draft has already replaced the file.
+        If the draft has replaced the file already, do nothing.
         """
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -157,13 +157,13 @@ class Draft:
 
 
 def drafted(found: Found, text: str) -> Draft:
-    """Write a text next to a file, synced to the disk, and create the folders that it needs.
+    """Write a text next to a file, sync it to the disk, and create missing folders.
 
-    Only one process may do this at a time, because it removes all other drafts, assuming that killed
-    processes left them.
+    Only one process at a time may call this function, because it removes all other drafts as left over by
+    killed processes.
 
     Raises:
-        ClientFileRefused: The draft could not be written; no part of it remains.
+        ClientFileRefused: The draft could not be written. No part of it remains.
     """
     draft = Draft(found=found, path=_drafts(found)[0], made=missing_folders(found))
     try:
@@ -179,7 +179,7 @@ def drafted(found: Found, text: str) -> Draft:
 
 
 def _drafts(found: Found) -> tuple[Path, str]:
-    """Return where this process writes its draft, and how the names of all drafts of the file begin."""
+    """Return the path of this process's draft of a file, and the prefix of the names of all its drafts."""
     name = f".{found.path.name}.postroom-draft-"
     return found.path.with_name(f"{name}{os.getpid()}"), name
 
@@ -192,11 +192,11 @@ def remove_drafts(found: Found) -> None:
 
 
 def replace(found: Found, text: str) -> None:
-    """Replace a file with a text, and create the folders that it needs.
+    """Replace the content of a file by a text, and create missing folders.
 
     Raises:
-        VersionConflict: The file was changed by another process since it was read.
-        ClientFileRefused: The text could not be written; the file is unchanged.
+        VersionConflict: Another process has changed the file since it was read.
+        ClientFileRefused: The text could not be written. The file is unchanged.
     """
     draft = drafted(found, text)
     try:
@@ -228,7 +228,7 @@ def remove(found: Found) -> None:
     """Remove a file.
 
     Raises:
-        VersionConflict: The file was changed by another process since it was read.
+        VersionConflict: Another process has changed the file since it was read.
         ClientFileRefused: The file could not be removed.
     """
     with _describe(found.path):
@@ -237,15 +237,15 @@ def remove(found: Found) -> None:
 
 
 def remove_folders(folders: list[Path]) -> list[Path]:
-    """Remove those of the folders that are empty, innermost first; return the others."""
+    """Remove the empty ones of these folders, innermost first; return the other folders."""
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
-        with suppress(OSError):  # it is not empty, or no longer exists
+        with suppress(OSError):  # the folder is not empty, or no longer exists
             folder.rmdir()
     return [folder for folder in folders if folder.exists()]
 
 
 def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
-    """Remove the backups that are identical to the content; return the others."""
+    """Remove the backups that have this content; return the other backups."""
     left = []
     for backup in backups:
         try:

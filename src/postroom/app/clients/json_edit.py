@@ -1,8 +1,8 @@
-"""Edits JSON with comments in place, and undoes the edits; every other byte stays unchanged.
+"""Edits JSON with comments in place, and undoes the edits. No other byte changes.
 
-Each step adds one part and returns a record with which the step can be undone. If the steps are undone in
-reverse order, the original text is restored. If people have changed other parts in between, only postroom's
-part is removed.
+Each step adds a part, and returns a record with which the step can be undone. Undoing all steps in reverse
+order restores the original text. If people have changed other parts in between, only postroom's part is
+removed.
 """
 
 import json
@@ -20,10 +20,10 @@ _OPENED: Final = re.compile(r"^([ \t]*)[^\r\n]*[{\[][ \t]*\r?\n([ \t]+)[^\s]", r
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Return the text with the edit, and an undo record for each added part.
+    """Return the text with the edit, and the record of each added part.
 
     Raises:
-        NotJson: The text cannot be parsed, or has a value of another type at that place.
+        NotJson: The text cannot be parsed, or contains a value of another type at the place of the edit.
     """
     text, applied_edits = _with_root(text, client)
     for depth in range(1, len(edit.path) + 1):
@@ -39,7 +39,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and whether anything of that part is left.
+    """Return the text without the recorded part, and whether anything of the part is left.
 
     Raises:
         NotJson: The text cannot be read.
@@ -96,7 +96,7 @@ def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
     """Return the items of an array that contain the text `sign`.
 
     Raises:
-        NotJson: The text cannot be read, or there is no array at that place.
+        NotJson: The text cannot be read, or there is no array at the path.
     """
     array = find(text, path)
     if array is None:
@@ -145,7 +145,7 @@ def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
 
 
 def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, AppliedEdit]:
-    """Add a child at the end of a container; without a value, `name` is written unchanged."""
+    """Add a child at the end of a container. Without a value, `name` is written unchanged."""
     holder = find(text, path)
     if holder is None:
         raise NotJson(f"`{'.'.join(path)}` does not exist")
@@ -173,13 +173,13 @@ def _blanks(text: str, holder: Node) -> tuple[str, str]:
         closes_alone = "\n" in text[holder.tail : holder.end - 1]
         is_first = not text[: holder.start].strip(_BLANKS + "\ufeff")
         if holder.is_bare and not (closes_alone or is_first or _begins_line(text, holder.start)):
-            return "", ""  # the whole object is written in one line
+            return "", ""  # the whole object is on one line
         return end + outer + _unit(text), "" if closes_alone else end + outer
     last = holder.children[-1]
     if _begins_line(text, last.start):
         return end + _indent_of_line(text, last.start), ""
     behind = last.end if last.comma is None else last.comma + 1
-    if text[behind : holder.tail].strip(_BLANKS):  # a line comment here would swallow the new text
+    if text[behind : holder.tail].strip(_BLANKS):  # a line comment here would contain the new text
         return end + outer + _unit(text), ""
     return " ", ""
 
@@ -192,16 +192,16 @@ def _render(value: object, text: str, indent: str, *, in_lines: bool) -> str:
 
 
 def _dump(value: object, indent: str | None) -> str:
-    """Return a value as JSON; a lone surrogate in a person's entry stays an escape."""
+    """Return a value as JSON. A lone surrogate in a person's entry stays an escape sequence."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= value <= "\udfff" for value in shown)
     return json.dumps(value, indent=indent) if halves else shown
 
 
 def _begins_line(text: str, at: int) -> bool:
-    """Return whether a position starts its line, and is not on the first line."""
+    """Return whether a position is the start of a line other than the first."""
     line = text[:at].rpartition("\n")
-    # The part of a line before a member's value, except the member's name.
+    # Find the part of a line before the value of a member, without the name of the member.
     return bool(line[1]) and not re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line[2]).strip(" \t")
 
 
@@ -211,7 +211,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return the indent that the document uses for one level."""
+    """Return the indentation that the document uses for one level."""
     for match in _OPENED.finditer(text):
         if len(match[2]) > len(match[1]) and match[2].startswith(match[1]):
             return match[2][len(match[1]) :]
@@ -232,7 +232,7 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
 
 
 def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Remove an item; if it also contains other people's parts, remove only postroom's innermost part."""
+    """Remove an item; if people have added parts to it, remove only postroom's innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue
@@ -243,7 +243,7 @@ def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> s
 
 
 def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str:
-    """Remove a child with its whitespace, and the comma that it needed."""
+    """Remove a child with its whitespace and its comma."""
     child = holder.children[index]
     is_last = index == len(holder.children) - 1
     is_alone = len(holder.children) == 1
@@ -279,7 +279,7 @@ def _was_rewritten(text: str, holder: Node, child: Child, applied: AppliedEdit) 
 
 
 def _cut_start(text: str, holder: Node, child: Child) -> int:
-    """Return where a cut starts: before the whitespace, unless the whitespace ends a line comment."""
+    """Return where a removal starts: before the whitespace, unless the whitespace ends a line comment."""
     blanks = text[holder.start : child.start]
     start = holder.start + len(blanks.rstrip(_BLANKS))
     behind = child.end if child.comma is None else child.comma + 1

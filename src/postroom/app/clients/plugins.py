@@ -1,9 +1,9 @@
 """The set-up of Claude Code in the form of a plugin.
 
-The plugin is in a marketplace folder of postroom, with an MCP server, hooks and commands.
+The plugin contains an MCP server, hooks and commands. It is in a marketplace folder of postroom.
 
-The folder belongs to postroom. Only two entries are written to the client's files: one names the folder, and
-the other enables the plugin. Removing these two entries restores the files.
+Only two entries are written to the client's files: one names the folder, and the other enables the plugin.
+The removal of these two entries restores the files.
 """
 
 import json
@@ -79,18 +79,18 @@ AS_PLUGINS: Final = {
     for client in CLIENTS
     if client.name == "claude" and client.hooks is not None
 }
-"""The clients that can be set up in another form, by name."""
+"""The clients that can also be set up as a plugin, keyed by name."""
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
-    """Return the forms in which a client can be set up, whichever is in place now; the plugin comes first."""
+    """Return all forms in which a client can be set up. The plugin comes first."""
     usual = next(item for item in CLIENTS if item.name == client.name)
     other = AS_PLUGINS.get(client.name)
     return [other, usual] if other is not None and target.scope == "user" else [usual]
 
 
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
-    """Return the form in which a client is set up now; if it is not set up, return the default form."""
+    """Return the form in which a client is set up now, or else the default form."""
     for form in forms(client, target):
         if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
@@ -98,11 +98,11 @@ def form_in_place(client: Client, target: SetupScope, records: Records) -> Clien
 
 
 def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tuple[Client, str]:
-    """Return the form in which to set up a client, and the reason if its plugin form is not used."""
+    """Return the form in which to set up a client, and the reason if the plugin is not used."""
     plugin, *others = forms(client, target)
     if not others or no_plugin:
         return client, ""
-    # Why the installed client does not accept plugins; empty if it does.
+    # Find out why the installed client does not accept plugins; "" if it accepts them.
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
         why = f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
@@ -119,7 +119,7 @@ def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tup
 
 
 def _holds_list(said: str) -> bool:
-    """Return whether an output contains a JSON list, possibly after lines with warnings."""
+    """Return whether an output contains a JSON list. Lines with warnings may precede the list."""
     for begin in re.finditer(r"^\[", said, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             json.JSONDecoder().raw_decode(said, begin.start())
@@ -128,10 +128,10 @@ def _holds_list(said: str) -> bool:
 
 
 def make_known(client: Client, target: SetupScope) -> str:
-    """Make the client load the marketplace now, so that its first session already has the plugin.
+    """Make the client load the marketplace now, so that its first session has the plugin.
 
-    The marketplace is declared in a temporary folder, because the client would otherwise rewrite its user's
-    settings. If this fails, return the expected and the actual output of the client.
+    The marketplace is declared in a temporary folder, because the client would otherwise rewrite the settings
+    of its user. After a failure, return the expected and the actual output of the client.
     """
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
@@ -143,12 +143,12 @@ def make_known(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Make the client forget the marketplace.
+    """Make the client remove the marketplace from its list.
 
-    Otherwise the client would list a marketplace whose folder no longer exists.
+    Otherwise, the client would list a marketplace whose folder no longer exists.
 
-    When it forgets a marketplace, the client deletes every entry with that name. If the file has such an
-    entry, it belongs to the user, so nothing is done.
+    The client also deletes every entry with the name of the marketplace from its file. If the file has such
+    an entry, it belongs to the user, so do nothing.
     """
     switched = switch(client, target)
     if switched is None or _is_any_there(*switched):
@@ -157,7 +157,7 @@ def forget(client: Client, target: SetupScope) -> None:
 
 
 def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
-    """Return whether a file is unreadable, or already has an entry where one of the edits would go."""
+    """Return whether a file is unreadable, or contains an entry at the place of one of the edits."""
     try:
         text = look(file.path, file.base).text
         return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)

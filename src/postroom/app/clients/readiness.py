@@ -1,8 +1,8 @@
-"""Asks a client program whether it can be set up, and which steps its user must still take.
+"""Asks a client program whether it can be set up, and which steps its user must take.
 
-If the client is missing or too old, an error is raised before anything is written, because the set-up would
-be useless or break the client. A missing login or an untrusted folder is reported after the files were
-written.
+If the client is missing or too old, the set-up would have no effect or break the client. Therefore, an error
+is raised before anything is written. A missing log-in or an untrusted folder is reported after the files have
+been written.
 """
 
 import json
@@ -21,27 +21,27 @@ from postroom.contracts.errors import ClientUnfit
 from postroom.executors.processes.asking import asked, shown, version_in
 
 _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
-"""Environment for a client that lists its servers.
+"""Environment variables for a client that lists its servers.
 
-To list them, the client starts postroom's MCP server, which must not find a running server.
+To list its servers, the client starts postroom's MCP server, which must not find a running server.
 """
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
 _TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
-"""For each client, the release with which all tests with real clients last passed, and the date."""
+"""The release of each client with which all tests with real clients last passed, and the date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The installed release of a client, and the release that was tested."""
+    """The installed release and the tested release of a client."""
 
     installed: str
-    """The installed version; empty if the client does not report it."""
+    """The installed version; "" if the client does not report it."""
     tried: str
     tried_on: str
     """The date of the tests, as YYYY-MM-DD."""
     warning: str = ""
-    """Why the installed release is not known to work; empty for the tested release."""
+    """Why the installed release may not work; "" for the tested release."""
     remedy: str = ""
 
 
@@ -57,10 +57,10 @@ class ToDo:
 def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
     """Raise if a client is not installed, or is too old for the planned files.
 
-    If the client does not report its version, return the step that the user must take.
+    If the client does not report its version, return the step that its user must take.
 
     Raises:
-        ClientUnfit: The client is missing or too old; nothing was written.
+        ClientUnfit: The client is missing or too old. Nothing was written.
     """
     if target.scope == "user":
         folders = [config_file(folder, target).path for folder in client.folders]
@@ -91,15 +91,15 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 
 
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
-    """Return the steps that a client asks of its user after set-up has written its files.
+    """Return the steps that the user of a client must take after `setup` has written the files.
 
-    The result is empty if the client cannot be asked. The result is also empty in a dry run, because a client
-    that is asked may write files.
+    The result is empty if the client cannot be asked, and in a dry run, because a client that is asked may
+    write files.
     """
     if target.is_dry_run:
         return []
     made, program = client.asks, _program(client, target)
-    if made is None or program is None or program in target.silent:  # this has already been reported
+    if made is None or program is None or program in target.silent:  # this has been reported already
         return []
     to_dos = [_login(made, program, target)]
     if made.lists_servers and program not in target.silent:
@@ -126,13 +126,13 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
                         "the server",
                     )
             to_dos.append(folder)
-        elif not made.oldest:  # other clients were asked before, or will be asked about the login
+        elif not made.oldest:  # other clients have been asked before, or will be asked about the log-in
             to_dos.append(_version(made, program, target)[1])
     return [to_do for to_do in to_dos if to_do is not None]
 
 
 def release_of(client: Client, target: SetupScope) -> Release | None:
-    """Return the installed release of a client; None if its program is not installed or was never tested."""
+    """Return the installed release of a client; None if the program is not installed or was never tested."""
     made, program = client.asks, _program(client, target)
     if made is None or program is None:
         return None
@@ -203,11 +203,11 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether a user is logged in (None if unknown), and the expected and the actual output."""
+    """Return whether a user is logged in (None if unknown), the expected output, and the actual output."""
     ask = partial(asked, target.environment, program, silent=target.silent)
     code, text = ask("auth", "status", "--help")
     if "auth status" not in text:
-        if code == 0 and "usage:" in text.lower():  # an older release would take the question for a prompt
+        if code == 0 and "usage:" in text.lower():  # an older release takes the question for a prompt
             return None, "", ""
         return (
             None,

@@ -1,10 +1,10 @@
-"""Writes postroom's parts into a client's files, and removes them.
+"""Adds postroom's parts to a client's files, and removes them.
 
     read every file ─▶ compute every text ─▶ record, backup and draft of each ─▶ rename each
     (obstacles raise errors here, before anything is changed)
 
-A full disk is detected before the first rename. If a later rename fails, the files renamed before are
-restored.
+A full disk is noticed before the first rename. If a later rename fails, the files that were renamed before it
+are restored.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -29,29 +29,29 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, VersionCon
 from postroom.jsonc import NotJson, require_form
 
 TRIES: Final = 3
-"""How often changes are planned if a running client keeps changing a file in between."""
+"""How many times changes are planned if a running client changes a file in between."""
 _OURS: Final = ("entry", "item", "table")
 _CONTENT: Final = (*_OURS, "replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The part of one file that a client needs."""
+    """A part of a file that a client needs."""
 
     file: ConfigFile
     edits: tuple[ConfigEdit, ...] = ()
     own: OwnFile | None = None
-    """The file that belongs to postroom as a whole, or the block in a file of others."""
+    """The file that postroom owns, or the block in a file that it does not own."""
     is_wanted: bool = True
-    """Whether the client needs it now; False for a part that only an earlier set-up may have written."""
+    """Whether the client needs the part. False for a part that only an earlier set-up may have written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of one file; `after` is None if the change removes the file."""
+    """The change of a file; `after` is None if the change removes the file."""
 
     path: Path
-    """The path that the client uses; `found` has the path with links followed."""
+    """The path that the client uses. `found` contains the path with links followed."""
     found: Found
     after: str | None
     before_record: Record
@@ -61,7 +61,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether the change leaves the file as it is."""
+        """Whether the file stays unchanged."""
         return self.after == (None if self.found.content is None else self.found.text)
 
 
@@ -75,10 +75,10 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
     hooks: bool,
     extras: Collection[Extra] = (),
 ) -> list[Part]:
-    """Return the parts that a client needs, file by file; `extras` are the parts that a person accepted.
+    """Return the parts that a client needs, file by file. `extras` are parts that a person accepted.
 
     Raises:
-        InvalidArgument: The client does not support the scope, or this transport.
+        InvalidArgument: The client does not support the scope or the transport.
     """
     if way == "http" and client.http is None:
         raise InvalidArgument(
@@ -137,11 +137,11 @@ def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> li
 
 
 def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
-    """Make the changes and return them with their backups. If one of them fails, none is made.
+    """Make all changes or none, and return them with their backups.
 
     Raises:
-        ClientFileRefused: A file could not be written; every file is unchanged.
-        VersionConflict: A file was changed by another process in between; every file is unchanged.
+        ClientFileRefused: A file could not be written. No change was made.
+        VersionConflict: Another process changed a file in between. No change was made.
     """
     drafts: list[Draft] = []
     ready: list[Change] = []
@@ -165,11 +165,11 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
 
 
 def give_back(changes: list[Change], records: Records) -> None:
-    """Undo changes that were written, after a later step failed.
+    """Undo written changes, because a later step has failed.
 
     Raises:
         ClientFileRefused: A file could not be written.
-        VersionConflict: A file was changed by another process since.
+        VersionConflict: Another process has changed a file since then.
     """
     for change in reversed(changes):
         _give_back(change, records)
@@ -177,11 +177,11 @@ def give_back(changes: list[Change], records: Records) -> None:
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Plan changes and write them; if a running client has changed a file in between, plan again.
+    """Plan and write changes; if a running client has changed a file in between, plan again.
 
     Raises:
-        ClientFileRefused: A file cannot be read, changed or written; every file is unchanged.
-        VersionConflict: A file changes repeatedly; every file is unchanged.
+        ClientFileRefused: A file cannot be read, changed or written. No change was made.
+        VersionConflict: Another process changes a file repeatedly. No change was made.
     """
     for _ in range(TRIES - 1):
         try:
@@ -210,7 +210,7 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
             (edit.path, edit.sign) if edit.sign else ((*edit.path, edit.key), "") for edit in part.edits
         }
         if any((edit.path, edit.sign) not in places for edit in old.of(client.name) if edit.kind in _OURS):
-            # An earlier set-up wrote parts that this one does not need.
+            # An earlier set-up has written parts that this one does not need.
             cleared = _planned_removal(client, part, records)
             text, old = cleared.after or "", replace(cleared.record, made_file=old.made_file)
         applied_edits: list[AppliedEdit] = []
@@ -240,7 +240,7 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block(client: Client, part: Part, records: Records) -> Change:
-    """Plan postroom's block, which replaces an earlier block or follows the existing text."""
+    """Plan to write postroom's block: it replaces an earlier block, or follows the existing text."""
     assert part.own is not None  # noqa: S101 - the caller looked
     value = files.look(part.file.path, part.file.base)
     old, text = records.get(value.path), value.text
@@ -266,7 +266,7 @@ def _planned_block(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block_removal(client: Client, part: Part, records: Records) -> Change:
-    """Plan the removal of postroom's block, unless another client also uses it."""
+    """Plan to remove postroom's block, unless another client also uses it."""
     assert part.own is not None  # noqa: S101 - the caller looked
     value = files.look(part.file.path, part.file.base)
     old = records.get(value.path)
@@ -290,7 +290,7 @@ def _planned_block_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
-    """Return the start and the end of postroom's block in a text; both are equal if it is missing."""
+    """Return the start and the end of postroom's block in a text. They are equal if there is no block."""
     first, last = own.text.splitlines()[0], own.text.splitlines()[-1]
     begin = text.find(first)
     end = text.find(last, begin)
@@ -332,7 +332,7 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return the record if at least one part that it lists still exists; otherwise return an empty record."""
+    """Return the record if at least one of its parts still exists; otherwise, return an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -382,7 +382,7 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
 
 
 def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
-    """Return undo records for all parts that have postroom's name, for files without a record."""
+    """Return records for all parts with postroom's name, for a file that has no record."""
     named = [edit for edit in part.edits if not edit.only_new]
     if _is_toml(part.file.path):
         return [AppliedEdit(client=client.name, kind="table", path=(*edit.path, edit.key)) for edit in named]
@@ -397,7 +397,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    These are all the steps that need disk space, and they come before the first file is changed.
+    These steps need disk space, so they are taken before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:
@@ -433,7 +433,7 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
     elif not change.is_none:
         files.remove(change.found)
     if change.is_removal:
-        # Update the record after parts of a file were removed, and remove their backups and folders.
+        # Update the record after parts of a file have been removed, and remove their backups and folders.
         files.remove_drafts(change.found)
         content = None if change.after is None else change.after.encode("utf-8")
         backups = files.remove_same(change.record.backups, content)
@@ -444,7 +444,7 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a change that was written; the caller restores its record."""
+    """Undo a written change. The caller restores its record."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

@@ -43,7 +43,7 @@ State = Literal["not installed", "not set up", "set up", "drifted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One difference between a file and its expected content, or one problem."""
+    """A difference between a file and its expected content, or another problem."""
 
     drift: Drift
     file: Path
@@ -59,17 +59,17 @@ class ClientStatus:
     state: State
     way: Way | None = None
     tools: Tools | None = None
-    """The choice of tools; None without an entry, or if the entry chooses none, as in earlier releases."""
+    """The set of tools that the entry selects; None if there is no entry, or if it selects none."""
     hooks: bool = False
     extras: tuple[Extra, ...] = ()
     """The optional parts that a person accepted."""
     release: Release | None = None
-    """The release of the client; None if it is not installed or does not report its version."""
+    """The release of the client; None if the client is not installed or does not report its version."""
     findings: tuple[Finding, ...] = ()
 
 
 def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
-    """Return the status of a client without changing anything; an unreadable file becomes a finding.
+    """Return the status of a client, without changing anything. An unreadable file is a finding.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -100,7 +100,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
 
 
 def extras_in_place(client: Client, target: SetupScope, records: Records) -> tuple[Extra, ...]:
-    """Return the optional parts that setup wrote for a client."""
+    """Return the optional parts that `setup` has written for a client."""
     return tuple(
         own.extra
         for own, where in own_files(client, target)
@@ -109,7 +109,7 @@ def extras_in_place(client: Client, target: SetupScope, records: Records) -> tup
 
 
 def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
-    """Return whether `setup` has written to a file of the client, so that the content is postroom's.
+    """Return whether `setup` has written to a file of the client.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -143,7 +143,7 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
 
 
 def address_of(entry: Mapping[str, object]) -> str:
-    """Return the URL of an entry; empty for an entry that starts a command."""
+    """Return the URL of an entry; "" for an entry that starts a command."""
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
@@ -156,7 +156,7 @@ def tools_of(entry: Mapping[str, object]) -> Tools | None:
 
 
 def _tools_option(entry: Mapping[str, object] | None) -> str:
-    """Return the option for `setup` that keeps the entry's choice of tools."""
+    """Return the option for `setup` that keeps the set of tools of an entry."""
     return " --tools full" if entry is not None and tools_of(entry) == "full" else ""
 
 
@@ -168,14 +168,14 @@ def _way(found: Mapping[str, object] | None) -> Way | None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Checks one client's files."""
+    """Checks the files of a client."""
 
     client: Client
     target: SetupScope
     records: Records
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
-        """Return postroom's entry and its findings."""
+        """Return postroom's entry, and the findings about it."""
         file = servers_file(self.client, self.target)
         try:
             entry = entry_of(self.client, file)
@@ -185,7 +185,7 @@ class _Look:
             recorded = self.client.name in self.records.get(files.real(file.path)).clients
             detail = f"the entry {NAME} is missing"
             return None, [self._finding("missing", file.path, detail)] if recorded else []
-        # Whether postroom's name occurs twice; TOML does not allow that.
+        # Check whether postroom's name occurs twice. TOML does not allow this.
         if file.path.suffix == ".toml":
             stands_twice = False
         else:
@@ -218,7 +218,7 @@ class _Look:
             text = files.look(file.path, file.base).text
             present = {(edit.path[-1], edit.sign): _hook_state(text, edit) for edit in wanted}
         except (ClientFileRefused, NotJson) as error:
-            same = file == servers_file(self.client, self.target)  # then it has already been reported
+            same = file == servers_file(self.client, self.target)  # then this has been reported already
             return False, [self._unreadable(file.path, error)] if expected and not same else []
         if set(present.values()) == {"lost"} and not expected:
             return False, []
@@ -236,7 +236,7 @@ class _Look:
         ]
 
     def trust(self) -> list[Finding]:
-        """Return the client's own reasons for not running postroom's hooks."""
+        """Return the reasons that the client states for not running postroom's hooks."""
         hook_state, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
         if hook_state is None or file is None:
             return []
@@ -261,7 +261,7 @@ class _Look:
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:
-        """Return whether postroom's own files replace hooks here, and the findings about these files."""
+        """Return whether files that postroom owns replace hooks here, and the findings about these files."""
         serves, findings = False, []
         for own, where in own_files(self.client, self.target):
             expected = self.client.name in self.records.get(files.real(where.path)).clients
@@ -325,7 +325,7 @@ def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doub
     """Return the state of one hook.
 
     Raises:
-        NotJson: The text cannot be read, or has another type of value at the hook's place.
+        NotJson: The text cannot be read, or contains a value of another type at the place of the hook.
     """
     items = json_edit.items(text, edit.path, edit.sign)
     document = read(text)

@@ -1,4 +1,4 @@
-"""The clients table: for each client, the paths of its files, their expected content, and the reasons.
+"""The table of clients: the paths of each client's files, and their expected content.
 
 The file formats are those that the clients documented in autumn 2026. If a client changes its format, change
 the format here and in the client's cases in `tests/clients/cases`.
@@ -18,12 +18,12 @@ from postroom.jsonc import JsonForm
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
 Tools = Literal["core", "full"]
-"""The tools that a client offers to its model: those for daily work, or all."""
+"""The set of tools that a client offers to its model: `core` is for daily work, `full` is all tools."""
 Extra = Literal["skill", "rules", "extension"]
-"""The optional parts that set-up writes only if a person agrees: skill, rules in AGENTS.md, extension."""
+"""The optional parts, which `setup` writes only if a person agrees. The rules are for AGENTS.md."""
 
 ADDRESS: Final = "<the server's address>"
-"""Placeholder in the table for the address of the server."""
+"""The placeholder for the address of the server in the table."""
 TOKEN_NAME: Final = "POSTROOM_TOKEN"  # noqa: S105 - the name of a variable
 PASSED_ON: Final = (
     "POSTROOM_AGENT",
@@ -36,24 +36,24 @@ PASSED_ON: Final = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
-"""Variables with which `postroom mcp` finds its server; Codex passes on only those that its entry names."""
+"""The variables with which `postroom mcp` finds its server. Codex passes on only variables in its entry."""
 WEEK: Final = 7 * 24 * 3_600
-"""Seconds for which the waiting command of an idle session waits for mail."""
+"""The number of seconds that the background command of an idle session waits for mail."""
 INPUT: Final = "postroom-token"
 EDITS_AND_SHELL: Final = "Edit|Write|MultiEdit|NotebookEdit|Bash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigPath:
-    """The path of a client's file in a base folder, which an environment variable may replace."""
+    """The path of a client's file in a base folder. An environment variable may name another folder."""
 
     base: Literal["home", "xdg", "settings", "project", "machine"] = "home"
-    """The base: home, the XDG or the system's folder for settings, the project, or postroom's own folder."""
+    """The base folder: `machine` is postroom's folder, and `settings` is the system's folder for settings."""
     folder: str = ""
     names: tuple[str, ...]
-    """The possible names of the file; the first that exists is used, or else the first."""
+    """The possible names of the file. The first name that exists is used, or else the first name."""
     variable: str = ""
-    """The environment variable that names a folder to use in place of the base."""
+    """The environment variable that names a folder to use in place of the base folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,42 +65,42 @@ class Hooks:
     events: tuple[str, ...]
     matchers: Mapping[str, str]
     timeout: Mapping[str, int]
-    """The time limits by event, in the client's own names and units."""
+    """The time limit for each event, in the names and units of the client."""
     typed: bool = True
-    """Whether each command has a field that states its type."""
+    """Whether the file states the type of each command."""
     nested: bool = True
-    """Whether each command is inside a group that has a matcher."""
+    """Whether each command is in a group with a matcher."""
     version: int | None = None
-    """The version of the file's format, if the file states it."""
+    """The version of the format, if the file states it."""
     waiting: tuple[str, ...] = ()
-    """The events after which a background command waits for mail, and starts a turn when mail arrives."""
+    """The events after which a background command waits for mail, to start a turn when mail arrives."""
     ending: str = ""
-    """Text that is added to each command; empty for none.
+    """A text that is added to each command.
 
-    If a failing command would block the client, it is `; exit 0`, so that the client still works after
-    postroom was uninstalled.
+    For a client that a failing command would block, the text is `; exit 0`. So the client still works after
+    postroom has been uninstalled.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file that belongs to postroom as a whole; removing it restores any file that it replaced."""
+    """A file that postroom owns. Its removal restores a file that it replaced."""
 
     user: ConfigPath | None
     project: ConfigPath | None = None
-    """The path of the file in a project; None if the client has no such file there."""
+    """The path of the file in a project; None if projects have no such file."""
     text: str
     is_hook: bool = False
-    """Whether the file replaces hooks, and is omitted if hooks are."""
+    """Whether the file replaces hooks, so that it is written only if hooks are wanted."""
     extra: Extra | None = None
-    """The optional part to which a person must agree before the file is written; None if none is needed."""
+    """The optional part that the file is; None if it is written without asking."""
     is_block: bool = False
-    """Whether the text is only a block between two marker lines, in a file that other programs also write."""
+    """Whether the text is a block between two marker lines in a file that other programs also write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client."""
+    """A client, with its files and their expected content."""
 
     name: str
     title: str
@@ -110,44 +110,45 @@ class Client:
     """The keys under which the servers are listed."""
     stdio: Mapping[str, object]
     http: Mapping[str, object] | None
-    """The entry for HTTP; None if the file would have to contain a token."""
+    """The entry for HTTP; None if the entry would have to contain a token."""
     granted: Mapping[str, object] = field(default_factory=dict)
-    """Settings that allow the use of postroom's tools without asking.
+    """The settings that allow postroom's tools without a question to the user.
 
-    The settings are written only to a file in a person's own account. A project's file also affects other
-    people, and these must allow the tools themselves.
+    They are written only to files of a user. The file of a project also affects other people, who must allow
+    the tools themselves.
     """
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
     token: str = ""
-    """How the file refers to the token."""
+    """The text with which the file refers to the token."""
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
     asks: ClientProgram | None = None
-    """The program that answers questions about the client; it is one of `programs`."""
+    """The program that answers questions about the client. It is one of `programs`."""
     folders: tuple[ConfigPath, ...] = ()
-    """If one of these folders exists, the client counts as installed."""
+    """The folders of the client. If one of them exists, the client counts as installed."""
     known_by: tuple[str, ...] = ()
-    """Texts in its file without which it is not chosen by default, because another row has the same file."""
+    """Texts in the file that show that the file belongs to this client, because rows can share a file."""
     never_with: tuple[str, ...] = ()
-    """Texts that show that the file belongs to another row's version, which postroom's entry would break."""
+    """Texts that show that the file belongs to the client of another row, which this entry would break."""
     json_form: JsonForm = "lenient"
-    """Extensions of JSON that its files may use."""
+    """The extensions of JSON that the client's files may contain."""
     hooks: Hooks | None = None
     asks_trust: bool = False
-    """Whether it runs only those hooks that its user has trusted."""
+    """Whether the client runs only hooks that its user has trusted."""
     own_files: tuple[OwnFile, ...] = ()
     extension_setting: ConfigEdit | None = None
-    """The setting that makes the client load extensions; it is written to the hooks file."""
+    """The setting in the hooks file that makes the client load extensions."""
     market: ConfigPath | None = None
-    """The folder from which the client loads these files as a plugin."""
+    """The folder from which the client loads its files as a plugin."""
     switched_on_in: ConfigPath | None = None
     """The file that names the folder and enables the plugin."""
 
     def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
-        """Return the entries to write to the servers file; for HTTP, the client must have an HTTP form.
+        """Return the entries to write to the servers file.
 
-        If `tools` is None, the entry has the form of earlier releases, which left the choice to the server.
+        For HTTP, the client must have an HTTP entry. If `tools` is None, the entry leaves the choice of tools
+        to the server, as in earlier releases.
         """
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
@@ -173,7 +174,7 @@ class Client:
         ]
 
     def hook_edits(self) -> list[ConfigEdit]:
-        """Return the entries to write to the hooks file; empty for a client without hooks."""
+        """Return the entries to write to the hooks file; no entries for a client without hooks."""
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
@@ -201,7 +202,7 @@ class Client:
 
 
 def _with_tools(value: object, address: str, tools: Tools | None) -> object:
-    """Return a value of an entry, with the address or the command filled in for these tools."""
+    """Return a value of an entry with its placeholders replaced by the address and the set of tools."""
     if value == ADDRESS:
         return address if tools is None else f"{address}/{tools}"
     if tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:
@@ -240,7 +241,7 @@ _COPILOT_EXTENSION: Final = OwnFile(
 
 
 def skill(user: ConfigPath, project: str = "") -> OwnFile:
-    """Return the skill as a file of a client; `project` is the skills folder in a project."""
+    """Return the skill as a file of a client. `project` is the folder for skills in a project."""
     in_project = ConfigPath(base="project", folder=project, names=(_SKILL_FILE,)) if project else None
     return OwnFile(user=user, project=in_project, text=_SKILL_TEXT, extra="skill")
 

@@ -1,7 +1,7 @@
-"""Edits a table in a TOML text in place, and undoes the edit; every other byte stays unchanged.
+"""Edits a table in a TOML text in place, and undoes the edit. No other byte changes.
 
-The text is edited line by line, and the result is parsed with the standard library. Apart from postroom's
-table, it must have the same meaning as before; otherwise an error is raised.
+The text is edited line by line. The result is parsed with the standard library. If anything except postroom's
+table has another meaning than before, an error is raised.
 """
 
 import json
@@ -20,7 +20,7 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is not TOML, or postroom's table has an unsupported form; `remedy` may contain a solution."""
+    """The text is not TOML, or postroom's table has an unsupported form. `remedy` may contain a solution."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -28,10 +28,10 @@ class NotToml(ValueError):
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Return the text with postroom's table added at the end or updated in place, and its undo record.
+    """Add or update postroom's table; return the new text and the record of the edit.
 
     Raises:
-        NotToml: The text cannot be parsed, or no such table can be added to it.
+        NotToml: The text cannot be parsed, or the table cannot be added to it.
     """
     path = (*edit.path, edit.key)
     value = find(text, path)
@@ -42,8 +42,8 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
     if value is None:
         before = "" if not text.removeprefix("\ufeff") else end if text.endswith("\n") else end + end
         result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
-        # Raise if the parent table is written in braces, because TOML does not allow extending such a
-        # table.
+        # Raise if the parent table is written in braces, because TOML does not allow such a table to be
+        # extended.
         try:
             _read(result)
         except NotToml as error:
@@ -52,7 +52,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
             if braces is None:
                 raise
             line = text.count("\n", 0, braces.end()) + 1
-            # A table of plain values as an inline table in braces.
+            # Write a table of plain values as an inline table, in braces.
             inline = "{ " + _lines(edit.value, "\n").strip().replace("\n", ", ") + " }"
             raise NotToml(
                 f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
@@ -66,7 +66,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
         applied = AppliedEdit(client=client, kind="table", path=path, before=before)
     else:
         start, stop = _body(text, path)
-        # Those lines of a table whose keys are not postroom's.
+        # Find the lines of the table whose keys do not belong to postroom.
         body = text[start:stop]
         assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
         ours = edit.foreign | edit.value.keys()
@@ -84,10 +84,10 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and False, because nothing of the part is left.
+    """Return the text without the recorded part, and False: nothing of the part is left.
 
     Raises:
-        NotToml: The text cannot be read, or has the table in another form.
+        NotToml: The text cannot be read, or contains the table in another form.
     """
     if find(text, applied.path) is None:
         return text, False
@@ -106,7 +106,7 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 
 
 def find(text: str, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys, or None.
+    """Return the value at a path of keys; None if there is no value.
 
     Raises:
         NotToml: The text cannot be read, or a value on the path is not a table.
@@ -129,7 +129,7 @@ def _read(text: str) -> dict[str, object]:
 
 
 def _lines(value: object, end: str) -> str:
-    """Return the lines of a table of plain values; JSON writes these as TOML does."""
+    """Return the lines of a table of plain values. JSON and TOML write such values in the same form."""
     assert isinstance(value, Mapping)  # noqa: S101 - our own table of clients
     return "".join(f"{key} = {json.dumps(item, ensure_ascii=False)}{end}" for key, item in value.items())
 
@@ -146,7 +146,7 @@ def _header(path: tuple[str, ...], *, inner: bool) -> re.Pattern[str]:
 
 
 def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    """Return the span of a table's lines; comments before the next header belong to the next table."""
+    """Return the start and end of a table's lines, without comments above the next header."""
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
@@ -157,7 +157,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length in which long strings have no lines that look like headers."""
+    """Return a text of the same length, in which no line of a long string looks like a header."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
@@ -197,7 +197,7 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:
-    """Return a document without the value at a path and without tables that are then empty."""
+    """Return a document without the value at a path, and without tables that are empty then."""
     by_key = {key: value for key, value in document.items() if key != path[0]}
     inner = document.get(path[0])
     if len(path) > 1 and isinstance(inner, dict) and (left := _apart_from(inner, path[1:])):

@@ -1,4 +1,4 @@
-"""A test of a client's configuration: reads it as the client would, and makes a real MCP call."""
+"""Tests the configuration of a client: reads it as the client does, and makes a real MCP call."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ class Trial:
 
 
 def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) -> Trial:
-    """Call the server as the client would: connect, list the tools, and call health_check if it is listed.
+    """Call the server as the client does: connect, list the tools, and call health_check if it is listed.
 
     The trial has a time limit.
 
@@ -118,7 +118,7 @@ def _headers(client: Client, entry: Mapping[str, object], environment: Mapping[s
 
 
 def _failure_text(error: BaseException) -> str:
-    """Return the failure in one line, with tokens redacted."""
+    """Return the text of a failure in one line, with tokens masked."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return redact(re.sub(r"\s+", " ", f"{type(error).__name__}: {error}"))[:300]

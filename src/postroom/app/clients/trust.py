@@ -1,4 +1,4 @@
-"""Asks a client whether it runs postroom's hooks: Codex runs only hooks that its user has trusted."""
+"""Asks a client whether it runs postroom's hooks. Codex runs only hooks that its user has trusted."""
 
 import json
 import shutil
@@ -26,18 +26,18 @@ _ACCOUNT: Final = "account/read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookTrust:
-    """A client's answer about postroom's hooks in one folder."""
+    """The answer of a client about postroom's hooks in a folder."""
 
     untrusted: tuple[str, ...] = ()
-    """The events whose hooks the client does not run, each with the client's own reason."""
+    """The events whose hooks the client does not run, each with the reason that the client states."""
     trouble: str = ""
-    """The expected and the actual answer, if the client could not be asked."""
+    """The expected and the actual answer, if the client did not answer as expected."""
 
 
 def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
-    """Return the client's answer about postroom's hooks.
+    """Ask a client about postroom's hooks; return its answer.
 
-    Return None if the client cannot be asked this, or is not installed.
+    Return None if the client is not installed, or cannot be asked about its hooks.
     """
     program = (
         shutil.which(client.programs[0], path=target.environment.get("PATH")) if client.programs else None
@@ -70,7 +70,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
 
 
 def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether Codex has an account or needs none; if unknown, the expected and the actual answer."""
+    """Return whether Codex has an account or needs none. If unknown, also return both answers."""
     expected = f"an account in the answer to {_ACCOUNT}"
     try:
         _, answer = _answer(program, target, _ACCOUNT, {})
@@ -95,11 +95,10 @@ def _trouble(client: Client, version: str, found: str) -> str:
 
 
 def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
-    """Return the version in the client's greeting, and its answer to one request.
+    """Return the version in the greeting of a client, and the answer to one request.
 
     Raises:
-        OSError, ValueError: The client's server ended before it answered, took too long, or broke the
-            protocol.
+        OSError, ValueError: The client's server ended too early, took too long, or violated the protocol.
     """
     from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault  # keeps msgspec out of start-up
 
@@ -122,7 +121,7 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
                 raise ValueError(f"it {error}") from error
             if isinstance(answer, Answer) and answer.method == method:
                 return version, answer
-            if isinstance(answer, Answer):  # the answer to the greeting: `postroom/0.169.0 (...)`
+            if isinstance(answer, Answer):  # the greeting: `postroom/0.169.0 (...)`
                 version = str(answer.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
                 peer.tell("initialized", {})
                 last_method = method
@@ -132,9 +131,9 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
 
 @contextmanager
 def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the client's server on pipes and end it afterwards.
+    """Start the server of a client on pipes, and end it after the block.
 
-    If a server takes too long once, it is not asked again.
+    A server that took too long once is not started again.
 
     Raises:
         ValueError: The server takes too long, or took too long in an earlier call.

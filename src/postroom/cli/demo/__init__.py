@@ -1,1 +1,1 @@
-"""`postroom demo`: two real programs build a small shop, task by task, and ask a person to commit it."""
+"""`postroom demo`: two real programs write a small shop, task by task, and ask a person to commit it."""

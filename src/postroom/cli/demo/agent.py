@@ -1,8 +1,8 @@
-"""The two agents of the demo. Each start of this program is one run, which gets its task on standard input.
+"""The two agents of the demo. Each run starts this program, which gets its task on standard input.
 
-The agents are scripts, not models: this file contains their actions. Everything else works as for any agent.
-The server claims tasks for them and starts them, they call its tools over MCP, and their output is mailed
-back.
+The agents are scripts and not models: this file contains their actions. Everything else works as for any
+agent. The server claims tasks for the agents and starts them. The agents call the server's tools over MCP,
+and their output is sent as mail.
 """
 
 import re
@@ -23,11 +23,11 @@ SECOND: Final = "Bo"
 MAY_I: Final = "May I commit it?"
 _ANSWER: Final = re.compile(r"^The answer is (yes|no)\.", re.MULTILINE)
 _LOOKS: Final = 300
-"""How often Ada checks, every 0.1 seconds, whether Bo has met her reservation; then she continues."""
+"""The number of times that Ada checks, every 0.1 seconds, whether Bo has met her reservation."""
 
 
 class Assignment:
-    """The context of an agent of the demo."""
+    """The task and the connection of an agent of the demo."""
 
     def __init__(self, mail: str) -> None:
         environment = places.environment()
@@ -35,25 +35,25 @@ class Assignment:
         self.run = environment["POSTROOM_RUN"]
         self.folder = Path.cwd()
         self.answer = match[1] if (match := _ANSWER.search(mail)) else None
-        """The person's answer to this run's question, yes or no; None before the run has asked."""
+        """The person's answer to the question of this run: yes or no; None before the run has asked."""
         self._server = Server.find()
 
     def look(self, tool: str, **arguments: object) -> Any:
-        """Call a tool for this project without acting as an agent."""
+        """Call a tool in this project, without acting as an agent."""
         return self._server.call_tool(tool, {"project_key": str(self.folder), **arguments})
 
     def call(self, tool: str, **arguments: object) -> Any:
-        """Call a tool as this agent, in this project."""
+        """Call a tool in this project as this agent."""
         return self.look(tool, agent_name=self.name, **arguments)
 
     def task(self) -> dict[str, Any] | None:
-        """Return the task that this agent holds."""
+        """Return the task that this agent has claimed."""
         claimed = show.items(self.look("list_tasks", state="claimed")["tasks"])
         return next((item for item in claimed if item["holder"] == self.name), None)
 
 
 def work(assignment: Assignment) -> str:
-    """Do the task that this agent holds; repeating this is safe."""
+    """Do the task that this agent has claimed. It is safe to repeat this."""
     task = assignment.task()
     if task is None:
         return "I hold no task."
@@ -72,7 +72,7 @@ def work(assignment: Assignment) -> str:
         assignment.call("done_task", **held, commit=name, message=f"Committed as {name}.")
         return f"Committed as {name}."
     if mine is repository.SAVE and not (assignment.folder / mine.path).exists():
-        # Try to reserve a file that the other agent holds, and then do not touch it.
+        # Try to reserve a file that the other agent has reserved, and do not touch it then.
         wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
         answer = assignment.call("file_reservation_paths", **wanted)
         assignment.call("release_file_reservations", paths=[repository.BASKET])
@@ -92,7 +92,7 @@ def work(assignment: Assignment) -> str:
 
 
 def _await_the_other(assignment: Assignment) -> None:
-    """Keep the file until the other agent has met its reservation, so that every demo shows a conflict."""
+    """Wait until the other agent has met this reservation, so that every demo shows a conflict."""
     for _ in range(_LOOKS):
         made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
         if any(

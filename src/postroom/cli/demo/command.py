@@ -1,4 +1,4 @@
-"""The demo as a command: it creates a scratch repository, adds six tasks, and prints the events."""
+"""The command `postroom demo`: creates a scratch repository, adds six tasks, and prints the events."""
 
 import secrets
 import shlex
@@ -33,14 +33,14 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Play:
-    """One performance of the demo."""
+    """One run of the demo."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
         self.folder = folder
         self.slug = ""
         self.works: dict[int, repository.Work] = {}
-        """The work of each task, keyed by the task's number."""
+        """The work for each task, keyed by the number of the task."""
         self._after = 0
 
     def call(self, tool: str, **arguments: object) -> Any:
@@ -53,8 +53,8 @@ class Play:
         return f"{self.server.endpoint.url}/p/{self.slug}/timeline"
 
     def link(self) -> str:
-        """Return a one-time login address that leads to the live page of the demo."""
-        path = urlsplit(self.timeline).path  # without a span, so that the page chooses one that fits the data
+        """Return a one-time log-in address that leads to the live page of the demo."""
+        path = urlsplit(self.timeline).path  # without a span, the page chooses a span that fits the data
         return str(perform(self.server, "make_login_link", path=path)["url"])
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class Play:
             self.call("register_agent", name=name, program=program, model="none")
 
     def begin(self) -> None:
-        """Let the server run both agents, and add the tasks."""
+        """Make the server run both agents, and add the tasks."""
         environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
         runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
         for name in (agent.FIRST, agent.SECOND):
@@ -93,7 +93,7 @@ class Play:
             self.works[added["id"]] = work
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of the project, each once, as they happen.
+        """Yield each event of the project once, as it happens.
 
         Raises:
             ServerUnavailable: No event has happened for a long time.
@@ -116,14 +116,14 @@ class Play:
         return show.items(self.call("list_tasks", task_id=number)["tasks"])[0]
 
     def answer(self, word: str) -> None:
-        """Answer the agents' question, unless it was answered elsewhere in the meantime."""
+        """Answer the agents' question, unless somebody has answered it elsewhere."""
         for question in show.items(perform(self.server, "list_questions", limit=500).get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
                     perform(self.server, "answer_question", number=question["number"], answer=word)
 
     def end(self) -> None:
-        """Let the server stop running the agents."""
+        """Make the server stop running the agents."""
         for name in (agent.FIRST, agent.SECOND):
             perform(self.server, "remove_runner", project=str(self.folder), agent=name)
 
@@ -180,7 +180,7 @@ def demo(
 
 
 def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
-    """Act as the person, and yield a line for each step; at the end, yield an empty line and the outcome."""
+    """Act as the person; yield a line for each step, then an empty line and the outcome."""
     last, outcome, holders = max(play.works), "", dict[str, str]()
     names = [f"{number} {work.title}" for number, work in play.works.items()]
     yield f"{YOU} added {len(names)} tasks: {', '.join(names)}", ""
@@ -219,10 +219,10 @@ def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tup
 
 
 def _ask_person(*, as_json: bool) -> str:
-    """Ask the person at the terminal; without a terminal, answer yes for this scratch repository."""
+    """Ask the person at the terminal; without a terminal, answer yes: this is a scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # ignore keys pressed before the question
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # ignore keys that were pressed before the question
     return "yes" if typer.confirm("  Your answer?", default=True) else "no"
 
 

@@ -98,7 +98,7 @@ class Work:
 
     @property
     def check(self) -> str:
-        """The command that decides whether the work is accepted; empty if there is no test."""
+        """The command that decides whether the work is accepted; "" if there is no test."""
         return f"python -m unittest test_shop.{self.test}" if self.test else ""
 
 
@@ -141,7 +141,7 @@ def make(folder: Path) -> None:
 def write(folder: Path, work: Work) -> bool:
     """Write the next version of a task's file, and return whether it passes its test.
 
-    If the last version is already there, it stays, because it passes.
+    If the file already has the last version, it does not change, because that version passes.
     """
     path = folder / work.path
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -157,7 +157,7 @@ def write(folder: Path, work: Work) -> bool:
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit all files and return the commit's short id; without changes, return that of the last commit."""
+    """Commit all files, if they have changed; return the short id of the last commit."""
     if git(folder, "status", "--porcelain"):
         git(folder, "add", ".")
         git(folder, *_AUTHOR, "commit", "--quiet", "--message", words)
@@ -165,10 +165,10 @@ def commit(folder: Path, words: str) -> str:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run Git in a folder and return its output.
+    """Run Git in a folder, and return its output.
 
     Raises:
-        ConfigError: Git is missing, or it failed.
+        ConfigError: Git is missing, or has failed.
     """
     try:
         done = subprocess.run(  # noqa: S603 - our own words
