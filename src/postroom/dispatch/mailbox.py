@@ -1,8 +1,8 @@
 """The mailbox, which durably accepts work for conversations and executes one run per thread at a time.
 
-To follow a submission, read the modules in this order: `submission` checks and plans it, and stores the run
-with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery` handles
-unfinished work.
+To follow a submission, read the modules in this order: `submission` checks and plans the request, and stores
+the run with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery`
+handles unfinished work.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -56,8 +56,8 @@ class Mailbox:
     """A durable queue of runs, with the executor and the stores that it uses.
 
     `async with Mailbox(...) as mailbox:` first recovers unfinished work and starts the background rounds; at
-    its end it drains the mailbox. Without this block, call `start_lifecycle`, because otherwise no due,
-    unfinished or expired work is found, and call `aclose` at the end.
+    its end it drains the mailbox. If you do not use `async with`, call `start_lifecycle`, because otherwise
+    no due, unfinished or expired work is found, and call `aclose` at the end.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -517,7 +517,7 @@ class Mailbox:
 
     @property
     def runtime_event_capture(self) -> Capture | None:
-        """The rules for storing the events of executions; None if no events are stored."""
+        """The rules for storing the events of executions, or None if no events are stored."""
         return self._core.capture
 
     # The single steps of a submission, for code that builds on them.
@@ -549,7 +549,7 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry to which a run is pinned; None if no registry is attached.
+        """Return the registry to which a run is pinned, or None if no registry is attached.
 
         Raises:
             InternalError: The pin names no registry.

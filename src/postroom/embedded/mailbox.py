@@ -57,7 +57,7 @@ _MINIMUMS: Final = {
 } | dict.fromkeys(_BOUNDS_OF_A_THREAD, 1)
 """The minimum values of settings; a mailbox with lower values could not accept or execute work.
 
-A lease must be long, because the run is stopped if a renewal takes longer than a third of the lease.
+`lease_ms` has a minimum, because a run is stopped if the renewal takes longer than a third of its lease.
 """
 _AT_ONCE: Final = 100
 """Number of items that are checked, in a few milliseconds, before other tasks of the event loop can run."""
@@ -277,7 +277,7 @@ class Mailbox:
         ]
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
-        """Return the id of the run that has the message with this id as input; None if no run has it yet.
+        """Return the id of the run that has the message with this id as input, or None if no run has it yet.
 
         Raises:
             IdempotencyConflict: The run was enqueued with this key but different content.

@@ -21,7 +21,7 @@ from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
 LATE: Final = timedelta(minutes=1)
-"""The policy `skip` skips a tick that would be submitted later than this after its time."""
+"""The policy `skip` skips a tick that would be submitted more than this long after its time."""
 MAX_MISSED: Final = 100
 """The policy `all` submits at most this number of missed ticks, namely the latest ones."""
 MIN_INTERVAL: Final = timedelta(seconds=1)
