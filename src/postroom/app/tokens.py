@@ -1,7 +1,7 @@
 """Creates and checks tokens. A token is stored in a private file or as a hash, and shown only once.
 
-A token has 256 random bits. Nobody can guess it, so a plain SHA-256 is as secure as a slow password hash.
-People, secret scanners and postroom's logs recognise a token by its prefix.
+A token has 256 random bits. Nobody can guess a token, so a plain SHA-256 is as secure as a slow password
+hash. People, secret scanners and postroom's logs recognise a token by its prefix.
 """
 
 import errno

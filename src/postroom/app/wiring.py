@@ -129,7 +129,7 @@ class Application:
         )
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
-        """The gateway to chats, if chats are configured. The server process runs it."""
+        """The gateway to chats, if chats are configured. The server process runs the gateway."""
         self.waker = Waker(
             self.store,
             self.runs.mailbox,
@@ -299,7 +299,7 @@ class Application:
     async def at_work(self) -> AsyncIterator[None]:
         """Perform the effects of the outbox while any caller is inside this context.
 
-        One of the callers performs them. When that caller leaves the context, another one continues.
+        One of the callers performs the effects. When that caller leaves the context, another one continues.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 

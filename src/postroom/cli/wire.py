@@ -71,7 +71,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its response. Another thread may abort it at any time."""
+    """A request and its response. Another thread may abort the exchange at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint

@@ -26,7 +26,7 @@ class Check:
     required: bool = True
     """Whether the server cannot work without this part."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers and codes. Anybody may read them, so they contain no paths or names."""
+    """Numbers and codes, without paths or names, because anybody may read the facts."""
 
 
 class ReadinessView(TypedDict):

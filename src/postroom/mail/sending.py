@@ -436,7 +436,7 @@ def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
     """Store a message with its recipients and its outbox row, and wake the recipients.
 
-    All of this is stored, or nothing is.
+    Everything is stored, or nothing is.
     """
     _check_size(context, new)
     tx = context.tx

@@ -522,7 +522,7 @@ class ChannelPromises(ABC):
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:
-        """Open the fake platform. Close it at the end of the test. `folder` is empty."""
+        """Open the fake platform. Close the platform at the end of the test. `folder` is empty."""
 
     @needs()
     async def test_a_message_is_acknowledged_only_when_it_is_stored(self, stage: Stage) -> None:

@@ -35,7 +35,7 @@ async def chats(site: WorkingSite, request: Request) -> Response:
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
-    """Show a run of a chat that waits for an answer or is a dead letter. Accept a decision about it."""
+    """Show a run of a chat that waits for an answer or is a dead letter. Accept a decision about the run."""
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:

@@ -63,7 +63,7 @@ ENDED: Final = 400
 ACTIVE: Final = 6
 """Maximum number of active runs on the page."""
 COUNTED: Final = 99
-"""Maximum number of counted rows of a project. Beyond it, the page shows that there are more."""
+"""Maximum number of counted rows of a project. With more rows, the page shows that the count is higher."""
 DAY: Final = 24 * HOUR
 LOOKED_BACK: Final = 7 * DAY
 """How far back the page reports events, and how long a row can be hidden, in milliseconds."""

@@ -806,7 +806,7 @@ class Answer:
     is_cut: bool = False
     """Whether a limit of the model or of the run cut the answer off."""
     is_cancelled: bool = False
-    """Whether the caller cancelled the request. The text is then the partial answer."""
+    """Whether the caller cancelled the request. If so, the text is the partial answer."""
     failure: Refused | None = None
     """The reason why there is no answer."""
     reasoning: str = ""
@@ -1371,7 +1371,7 @@ class Exchanges:
     ) -> bool:
         """Replace the text of a part that was sent, and return whether the part is known.
 
-        The part also becomes an answer to the messages that its run has read since then.
+        The part also becomes an answer to the messages that its run has read since the part was sent.
         """
         exchanges = [
             exchange

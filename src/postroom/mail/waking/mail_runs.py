@@ -566,8 +566,8 @@ class RunCompletion:
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
     """Return the agent that must get the answer to a message, if there is one.
 
-    Normally, this is the sender of the message. If the message is itself the answer of a run, the agent that
-    started the thread gets the answer. Otherwise, two agents could thank each other forever.
+    Normally, the sender of the message gets the answer. If the message is itself the answer of a run, the
+    agent that started the thread gets the answer. Otherwise, two agents could thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
