@@ -39,7 +39,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the server's token. Create it if there is none. Concurrent callers get the same token.
+    """Return the server's token, after creating a missing one. Concurrent callers get the same token.
 
     A new token is on disk completely before its file gets its name. The file has mode 0600.
 

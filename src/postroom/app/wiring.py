@@ -1,4 +1,4 @@
-"""Creates the objects of the application, and connects them. No other module does so."""
+"""The only module that creates the objects of the application, and connects them."""
 
 import asyncio
 import socket

@@ -84,7 +84,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. If this fails, no part of a call has reached a server.
+        """Connect to the server. If the connection fails, no part of a call has reached a server.
 
         Raises:
             ServerUnavailable: No server accepts a connection at the endpoint.

@@ -242,7 +242,7 @@ class Delivery:
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row. If that fails, return when to retry, or that the row is a dead letter.
+        """Deliver a row. If the delivery fails, return when to retry, or that the row is a dead letter.
 
         Raises:
             StoreError, ChannelError: The outcome could not be stored. The row is delivered again.

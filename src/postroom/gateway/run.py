@@ -200,7 +200,7 @@ class Acknowledgements:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now. If it may, record that it was sent."""
+        """Return whether a notice may be sent now. If so, record the notice as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:

@@ -153,7 +153,7 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Check how many chat channels are connected. Everything else works without them.
+    """Check how many chat channels are connected. A server works without channels.
 
     While the gateway starts, the check is required until the routes of the channels accept requests.
     """

@@ -549,7 +549,7 @@ def home_of(command: Command) -> str:
 
 
 def lock_projects_of(tx: MailWrites, command: Command) -> None:
-    """Lock the projects that a command may change. Call this before anything is read."""
+    """Lock the projects that a command may change. Call this function before anything is read."""
     named, home = projects_of(tx, command), tx.project(home_of(command))
     expected = list[tuple[int, str]]()  # the agents that the operation reads next
     if home is not None:

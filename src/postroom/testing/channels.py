@@ -133,7 +133,7 @@ class ChannelDriver(ABC):
     """The id of Ann's direct chat."""
     lacks: ClassVar[Mapping[str, str]] = {}
     secrets: ClassVar[tuple[str, ...]] = ()
-    """The texts that no log or error may contain. The first text is the credential."""
+    """The texts that no log or error may contain. The first of these texts is the credential."""
     wait_s: ClassVar[int] = 120
     """The number of seconds that `limit` makes the adapter wait."""
 

@@ -113,7 +113,7 @@ async def _show(
     dead: Sequence[ChatWork],
     asked: Sequence[OpenQuestion],
 ) -> Response:
-    """Show these runs."""
+    """Show the runs of chats that need a person."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
     return await site.draw(

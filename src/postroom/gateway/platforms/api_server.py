@@ -465,7 +465,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("prompt_cache_retention", "stream_options"),
     }
 )
-"""Fields that are accepted, but have no effect on the answer. The response echoes some of them."""
+"""Fields that are accepted, but have no effect on the answer. The response echoes some such fields."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
     *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),

@@ -130,7 +130,7 @@ Metadata = Mapping[str, Json]
 | begins_again | true if another attempt writes the answer again; only for channels that hold requests |
 | draft | true for a draft of an answer: all other messages have priority over it |
 | error | the reason for a missing answer, without the words of a model's provider |
-| code | the code of that error, if it is a `PostroomError` |
+| code | the code of the error, if it is a `PostroomError` |
 | tool_calls | the tools that the caller must call; `text` is then the text with them |
 | usage | the tokens of the answer: read, written |
 | reasoning | the reasoning of the model, for channels that show it separately |

@@ -1318,7 +1318,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, host and port of an address. All are empty if the address contains a user name."""
+    """Return the scheme, host and port of an address. An address with a user name has none."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1189,7 +1189,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """The age, in days, above which an unread e-mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of an e-mail that are read. If it is longer, the metadata `truncated` is true."""
+    """Maximum bytes of an e-mail that are read. In a longer e-mail, `truncated` is true."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """The time limit for one step of a connection to a server, in milliseconds."""
 

@@ -967,7 +967,7 @@ _GAP_PAGES = 50
 _SKEW_MS = 3_600_000
 """The assumed maximum difference between the clocks of homeservers.
 
-Events that are older than the last round by more than this were known in that round.
+Events that are older than the last round by more than this difference were known in that round.
 """
 _NOT_THERE = (400, 403, 404)
 

@@ -442,7 +442,7 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path`. Create it if it is missing. Concurrent calls are safe.
+        """Open the repository at `path`, and create a missing repository. Concurrent calls are safe.
 
         Raises:
             InvalidArgument: The name or the address of the author is not valid in a commit.
