@@ -142,7 +142,7 @@ class Core:
         self.live = live
         self.pinning = Pinning(executor)
         self.capture: Capture | None = None
-        """The rules for storing the events of executions; None if no events are stored."""
+        """The rules for storing the events of executions, or None if no events are stored."""
         self.tasks = Tasks("mailbox")
         self.claiming = Tasks("the mailbox")
         """The tasks that write changes which may claim a dispatch, and that execute claimed runs."""
@@ -151,7 +151,7 @@ class Core:
         self.is_leaving = False
         """Whether this worker is shutting down.
 
-        Meanwhile, it does not wait for an unavailable store, and lets its leases expire.
+        A worker that shuts down does not wait for an unavailable store, and lets its leases expire.
         """
 
     @property

@@ -143,7 +143,7 @@ class Inspection:
         return result
 
     async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        """Return the run of an earlier replay of a dead letter; None if there was no replay."""
+        """Return the run of an earlier replay of a dead letter, or None if there was no replay."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
             return None  # a prepared run is submitted again and joins its queued dispatch
