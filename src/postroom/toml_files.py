@@ -27,7 +27,7 @@ _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The name of a table in a TOML file, in the form in which error messages show it."""
+    """The name of a table in a TOML file, as error messages show it."""
 
     file: Path
     name: str

@@ -1092,7 +1092,7 @@ class Submissions:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
     async def _replace_active(self, active: RunDispatch, submission: Submission) -> Prepared | None:
-        """Stop an active run and store a submission that ends it; return None if the run does not stop.
+        """Replace an active run by a submission; return None if the run does not stop.
 
         If the submission is rejected nevertheless, the run continues at once. If the store fails, the run
         continues after `PLACE_KEPT_MS`.
@@ -1742,9 +1742,8 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a run may resume with its new answers, in milliseconds since the epoch.
 
     An answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest delay. Only answers to its current questions count. If one of these
-    questions had no earlier answer, the queued dispatch is due at the question's timeout; this time is
-    ignored.
+    once, so it resumes after the longest delay. Only answers to its current questions count. If there was no
+    earlier answer, the queued dispatch is due at a question's timeout, which is ignored.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own

@@ -565,7 +565,7 @@ def place_in_list(asked_at: int, run_id: str, number: str, *, is_snoozed: bool =
 
 
 def _place(after: str) -> tuple[int, str, str]:
-    """Return the time, the run and the number of a place in the list; for "", those of its start.
+    """Return the time, the run and the number of a place in the list; "" is the start of the list.
 
     Raises:
         InvalidArgument: The text is not a place in this list.

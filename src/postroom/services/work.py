@@ -70,8 +70,8 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Implements the operator's routes and the pages for runs.
 
-    Methods that take a transaction read the content of a page. A page calls all of them with the same
-    transaction, so that its parts agree with each other.
+    Methods that take a transaction read the content of a page. A page calls them with one transaction, so
+    that all parts of the page show the same state.
     """
 
     floor = staticmethod(floor_of)

@@ -134,9 +134,7 @@ class Joined:
 
 
 MIN_SPACE: Final = 300_000
-"""The number of bytes for which the first check looks: enough for one long message and its indexes, or for
-many usual messages.
-"""
+"""The number of bytes that the first check allocates: enough for one long message with its indexes."""
 MAX_SPACE: Final = 1 << 24
 """The maximum number of bytes that a check allocates before it frees them again."""
 

@@ -215,8 +215,8 @@ class EventRecorder:
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that were also delivered to other projects, each with such a project; blind copies
-        are ignored.
+        Return pairs of a message and another project to which it was also delivered; blind copies are
+        ignored.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -485,7 +485,7 @@ class WakingReads:
         return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return until when questions of these runs are snoozed, keyed by run id and call id."""
+        """Return the times at which snoozes of these runs' questions end, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
@@ -507,7 +507,7 @@ class WakingReads:
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
     def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
-        """Return the id and the time of the first message that reports a run at or after this time."""
+        """Return the id and the time of the first message since `at` that reports a run."""
         row = self._tx.one("mail.report_of", {"run_id": run_id, "at": at})
         return (row[0], row[1]) if row else None
 

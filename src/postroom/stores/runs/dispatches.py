@@ -42,7 +42,7 @@ _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
 """The stored end of a hold that has no time limit."""
 _FEW: Final = 16
-"""Maximum number of due rows, and of threads in the queue, for which each one is examined."""
+"""Maximum number of due rows, or of threads in the queue, that are examined one by one."""
 _LATER_WINDOW: Final = 64
 """Minimum number of queue rows that are read together after the first window."""
 _WINDOWS: Final = 4
@@ -261,8 +261,8 @@ class Dispatches(Tables):
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Release an overdue dispatch; return None if it is not overdue, or was superseded.
 
-        With `counts`, this counts as an interruption or, if interruptions have no limit of their own, as a
-        failed attempt.
+        With `counts`, the lost execution counts as an interruption or, if interruptions have no limit of
+        their own, as a failed attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         dispatch = rows.dispatch(row) if row else None

@@ -287,9 +287,7 @@ UPDATE_AFTER = 500
 waits.
 """
 FORCE_MULTIPLIER = 10
-"""The factor by which these numbers may be exceeded before a chore is done even under load, so that its work
-stays limited.
-"""
+"""Under load, a chore runs only after this many times its number of rows, which limits the backlog."""
 
 
 STEP_CHARACTERS = 500_000

@@ -138,7 +138,7 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether another transaction follows the end of one, which was therefore complete.
+    """Return whether another transaction follows; if so, the transaction before it was complete.
 
     `priors` contains the possible checksums before the next frame, and `is_behind_end` states whether a
     transaction ended there. Frames with other salts are from before the log restarted.
