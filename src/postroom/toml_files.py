@@ -111,7 +111,7 @@ def extra_of(kind: inspect.Type, name: str) -> Any:
 
 
 def place_of(why: str) -> str | None:
-    """Return the name of the field that msgspec rejected; None if the error concerns the whole struct."""
+    """Return the field that msgspec rejected, or None if the error concerns the whole struct."""
     match = _LOCATION.search(why)
     return None if match is None else match[1]
 

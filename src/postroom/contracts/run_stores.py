@@ -233,7 +233,7 @@ Beginning = tuple[RunDispatch, RunRecord | None]
 
 
 Places = Collection[str] | None
-"""The places whose threads a consumer executes, in addition to threads without a place; None means every
+"""The places whose threads a consumer executes, in addition to threads without a place, or None for every
 place.
 """
 

@@ -252,7 +252,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     effects: RunEffects | None = None
     """The effects that write rows when a new run starts."""
     places: Places = None
-    """The places whose runs this process executes; None means all places."""
+    """The places whose runs this process executes, or None for all places."""
     limits: tuple[Limit, ...] = ()
     """The limits of runs. If there are limits or budgets, the claiming transaction holds the lock of limits.
     """

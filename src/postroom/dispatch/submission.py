@@ -676,7 +676,7 @@ class Submission:
     is_queued: bool = True
     """Whether a dispatch is stored together with the run."""
     queue_cap: int | None = None
-    """Maximum number of queued dispatches on the thread; None means no limit."""
+    """Maximum number of queued dispatches on the thread, or None for no limit."""
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for a claim."""
     run_id: str = ""

@@ -460,7 +460,7 @@ class PushNotifier:
     def _meant(
         self, tx: Transaction, subscription_id: str, item: str, *, does_close: bool
     ) -> tuple[PushSubscription | None, Notice | None]:
-        """Return the subscription and the notification of an effect; None for each that does not exist."""
+        """Return the subscription and the notification of an effect, or None for a missing one."""
         subscription = tx.push.subscription(subscription_id)
         if subscription is None:
             return None, None

@@ -193,7 +193,7 @@ class WorkService:
         return items, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents; "" means all agents and chats.
+        """Return the runs of a project's agents, or of all agents and chats for "".
 
         Open runs come first, then dead letters, then the last ended runs of agents (not of chats).
         """
@@ -209,7 +209,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, and then its dead letters; "" means all projects.
+        """Return the open runs of a project, or of all projects for "", and then the dead letters.
 
         `explained` adds the reasons why queued runs wait.
         """

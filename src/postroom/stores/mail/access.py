@@ -383,10 +383,7 @@ class WakingReads:
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the stored runner of an agent.
-
-        None means that the agent has no runner, so postroom does not run it.
-        """
+        """Return the stored runner of an agent, or None if postroom does not run the agent."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
@@ -537,7 +534,7 @@ class WakingWrites(WakingReads):
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where the runs of a thread must execute; '' means any place."""
+        """Set the place where the runs of a thread must execute, or '' for any place."""
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
@@ -1854,7 +1851,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         """Return active reservations, ordered by id.
 
         `near` selects the reservations whose prefix consists of the first path segments of `near`, or begins
-        with all of them. Only these can overlap a pattern with the prefix `near`.
+        with all of them. Only such reservations can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}

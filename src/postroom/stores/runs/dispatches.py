@@ -403,7 +403,7 @@ class Dispatches(Tables):
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Omit a thread's queued dispatches from `due_threads` until a time; None means until released.
+        """Omit a thread's queued dispatches from `due_threads` until a time, or until released if it is None.
 
         A held dispatch can still be claimed: the hold only avoids useless attempts. Each claim ends the hold.
         """
@@ -461,7 +461,7 @@ class Dispatches(Tables):
         return row[0] if row else ""
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where runs of a thread must execute; '' means any place."""
+        """Set the place where runs of a thread must execute, or '' for any place."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
@@ -649,7 +649,7 @@ def _number(row: Row | None) -> int:
 
 
 def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
-    """Store the place where runs of a thread must execute; '' means any place."""
+    """Store the place where runs of a thread must execute, or '' for any place."""
     if place:
         sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
     else:

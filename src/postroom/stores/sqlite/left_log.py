@@ -99,7 +99,7 @@ def _log_path(database: Path) -> Path:
 
 
 def _damaged_at(log: Path, database: Path) -> int | None:
-    """Return the position of the damage; None if the log is missing, intact, or truncated at its end."""
+    """Return the position of the damage, or None if the log is missing, intact or cut at its end."""
     try:
         with log.open("rb") as file:
             return _damage(file, database)
