@@ -138,7 +138,7 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Wake no recipients. The waker finds them later."""
+    """Do nothing. The waker later finds the recipients that must be woken."""
 
 
 class Mail:
