@@ -1,7 +1,7 @@
 """Background work of a service; every task has an owner that sees how it ends, and tests control the time.
 
-If one task starts a service and another task closes it, the service cannot keep a `TaskGroup` open in
-between, so it owns a `Tasks` object instead. Within one piece of work, `TaskGroup` should be used.
+A `TaskGroup` cannot be opened by one task and closed by another, so a service owns a `Tasks` object. Work
+that starts and ends in one task should use `TaskGroup`.
 """
 
 import asyncio

@@ -216,7 +216,7 @@ def _body(text: str, pictures: Pictures, references: References, headings: Mappi
     if size <= MARKDOWN_LIMIT:
         with contextlib.suppress(TooLarge):
             html = to_html(text, pictures, references, headings=headings)
-            return Body(Markup(html), size)  # noqa: S704 - the allow-list above is what makes it safe
+            return Body(Markup(html), size)  # noqa: S704 - the allow-list above makes it safe
     plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
     return Body(
         plain, size, cut=len(text) > PLAIN_SHOWN or size > MARKDOWN_LIMIT, tangled=size <= MARKDOWN_LIMIT

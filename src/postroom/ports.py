@@ -69,7 +69,7 @@ class RunEffects:
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the effects outside the database that a run requires which has ended or waits.
+        """Return the effects outside the database of a run that has ended or waits.
 
         The hook is called in the change that stores the end; it may read, but must not write. For the same
         run it must always return the same result, because it is called again after a crash. Each effect has a

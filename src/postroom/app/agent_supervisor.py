@@ -1,4 +1,4 @@
-"""Runs the agents that this server executes. Mail starts their runs, and their answers are sent as mail.
+"""Runs the agents that this server executes. Mail starts the runs, and the answers are sent as mail.
 
 At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
 are woken, and active runs are stopped and put back into the queue. An attempt that ends in this way does not

@@ -179,7 +179,7 @@ class Backups:
     async def examined(self, *, full: bool) -> BackupState:
         """Check each backup and return the results.
 
-        With `full`, each file is read completely. Otherwise, only its length is checked.
+        With `full`, each file is read completely. Otherwise, only the length of each file is checked.
 
         Raises:
             StoreError: The folder cannot be read.

@@ -24,7 +24,7 @@ class CheckResult:
     detail: str
     remedy: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, codes and words from fixed lists. Other people may see them, so they contain no names."""
+    """Numbers, codes and words from fixed lists, without names, because other people may see the facts."""
     about: str = ""
     """The checked project or agent, if there are several. Support bundles never contain this name."""
 

@@ -84,7 +84,7 @@ class GatewayService(UndeliveredService):
     async def _count_waiting_for_agents(self) -> int:
         """Count the agents' messages that wait for the end of quiet hours, among the oldest 500 messages.
 
-        Only the first message of each chat is tried. The chat's later messages wait for it.
+        Only the first message of each chat is tried. The chat's later messages wait for the first one.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MAX_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}

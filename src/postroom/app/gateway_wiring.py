@@ -250,7 +250,8 @@ class ChatService:
     async def missing(self) -> list[Missing]:
         """Return the agents and people who cannot answer, and the reasons.
 
-        People who write to them get a notice that nobody will answer. All other messages are answered.
+        A person who writes to such an agent gets a notice that nobody will answer. All other messages are
+        answered.
         """
         looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]

@@ -35,7 +35,7 @@ each start.
 TOLD_AGAIN: Final = timedelta(minutes=1)
 """The time after which a failure that persists is logged again."""
 _MAX_REPEATS: Final = 1_000
-"""Maximum number of failures that are remembered. Beyond it, each failure is logged."""
+"""Maximum number of failures that are remembered. Any other failure is always logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
 """The fields that come first in a line on a console."""
 _COLORS: Final = {"warning": 33, "error": 31, "critical": 31}

@@ -133,7 +133,7 @@ class _Watched(AbstractContextManager[Span]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
     ) -> None:
-        """End the span. Mark it as failed if an exception was raised."""
+        """End the span. Mark the span as failed if an exception was raised."""
         self._current.__exit__(None, None, None)
         if isinstance(error, PostroomError):
             self.failed(error.code)

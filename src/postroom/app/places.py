@@ -53,7 +53,7 @@ class ServerNote:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of this process. Other functions get it as an argument."""
+    """Return the environment of this process. Other functions get the environment as an argument."""
     return os.environ
 
 

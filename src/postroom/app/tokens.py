@@ -1,7 +1,7 @@
 """Creates and checks tokens. A token is stored in a private file or as a hash, and shown only once.
 
-A token has 256 random bits. Nobody can guess it, so a plain SHA-256 is as secure as a slow password hash.
-People, secret scanners and postroom's logs recognise a token by its prefix.
+A token has 256 random bits. Nobody can guess a token, so a plain SHA-256 is as secure as a slow password
+hash. People, secret scanners and postroom's logs recognise a token by its prefix.
 """
 
 import errno
@@ -39,7 +39,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the server's token. Create it if there is none. Concurrent callers get the same token.
+    """Return the server's token, after creating a missing one. Concurrent callers get the same token.
 
     A new token is on disk completely before its file gets its name. The file has mode 0600.
 

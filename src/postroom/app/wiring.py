@@ -1,4 +1,4 @@
-"""Creates the objects of the application, and connects them. No other module does so."""
+"""The only module that creates the objects of the application, and connects them."""
 
 import asyncio
 import socket
@@ -129,7 +129,7 @@ class Application:
         )
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
-        """The gateway to chats, if chats are configured. The server process runs it."""
+        """The gateway to chats, if chats are configured. The server process runs the gateway."""
         self.waker = Waker(
             self.store,
             self.runs.mailbox,

@@ -1,4 +1,4 @@
-"""Shell completion with names and ids from the running server. Without a server, it offers nothing."""
+"""Shell completion with names and ids from the running server. Without a server, nothing is offered."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta

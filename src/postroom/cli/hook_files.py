@@ -282,7 +282,7 @@ class Look:
             self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
-        """Store the session's list of files. Call this after the server has accepted the reports."""
+        """Store the session's list of files. Call this method after the server has accepted the reports."""
         if not self._list:
             return
         if self._is_used:

@@ -171,7 +171,7 @@ def _paths(given: Values) -> Iterator[str]:
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch in a shell command. Codex applies it itself, perhaps in another folder."""
+    """Yield the files of a patch in a shell command, which Codex itself applies, maybe in another folder."""
     words = patch_of(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:

@@ -60,7 +60,7 @@ _WHOLE = _NAMES | {
 If a row is too long, the terminal shows them on a second line.
 """
 _NARROW = 16
-"""The minimum width of a column, in characters. A time to the minute fits into it."""
+"""The minimum width of a column, in characters. A time to the minute fits into such a column."""
 _STYLES = {
     "active": "green",
     "queued": "yellow",
@@ -75,7 +75,7 @@ _STYLES = {
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """Matches the escape sequences that Rich writes for these styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-"""Matches a time. A terminal shows it in local time and to the minute."""
+"""Matches a time. A terminal shows times in local time and to the minute."""
 
 
 def plain(text: object) -> str:
@@ -220,7 +220,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
 
 
 def moment(text: object) -> str:
-    """Return a time in the form for a line. On a terminal, it is in local time, to the minute."""
+    """Return a time in the form for a line. On a terminal, the time is local, to the minute."""
     return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 

@@ -57,7 +57,7 @@ class PendingRequest:
         self.dropped = False
 
     def drop(self) -> None:
-        """Abort the request. After this call, nothing is written for it."""
+        """Abort the request, so that nothing more is written for it."""
         self.dropped = True
         if self.exchange is not None:
             self.exchange.break_off()
@@ -68,7 +68,7 @@ class Proxy:
 
     If no server accepts a connection, `start` starts one. Then the request is sent again, because no part of
     it has reached a server. After a failed start, the proxy waits for 1 s, then 2 s, up to 60 s, before it
-    tries again to start a server. In this time, it answers requests with an error.
+    tries again to start a server. In this time, the proxy answers requests with an error.
 
     If a server dies before it responds, requests that change nothing or have an idempotency key are sent
     again to the next server. For other requests, the client gets an error that the outcome is unknown.

@@ -198,7 +198,7 @@ class Patience:
 def leave_when_unread() -> None:
     """Exit if no program reads the output any longer. The next line may be written days later.
 
-    A pipe reports this as an error. A socket, as in hooks of Node clients, reports it as a hang-up.
+    A pipe reports the lost reader as an error. A socket, as in hooks of Node clients, reports a hang-up.
     """
     if hasattr(select, "poll"):
         poll = select.poll()

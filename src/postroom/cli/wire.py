@@ -71,7 +71,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its response. Another thread may abort it at any time."""
+    """A request and its response. Another thread may abort the exchange at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -84,7 +84,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. If this fails, no part of a call has reached a server.
+        """Connect to the server. If the connection fails, no part of a call has reached a server.
 
         Raises:
             ServerUnavailable: No server accepts a connection at the endpoint.

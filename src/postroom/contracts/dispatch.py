@@ -189,7 +189,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} {problem}", value=self.dispatch_id)
 
     @classmethod
-    def queued(  # noqa: PLR0913 - the fields that a caller may decide on, by name
+    def queued(  # noqa: PLR0913 - the fields that a caller may set
         cls,
         dispatch_id: str,
         thread_id: str,

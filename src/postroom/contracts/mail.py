@@ -264,8 +264,8 @@ class ThreadFilter(Record, frozen=True, kw_only=True):
     """Matches messages that the given readers, or any reader, have not yet read or acknowledged."""
     importance: tuple[Importance, ...] = ()
     agent_id: int = 0
-    """The sender or a visible recipient of the message; 0 matches any agent. `person_id` works in the same
-    way.
+    """The sender or a visible recipient of the message; 0 matches any agent. `person_id` has the same meaning
+    for a person.
     """
     person_id: int = 0
     people_id: int = 0

@@ -142,7 +142,7 @@ DEFAULT_STEPS: Final = 32
 MAX_STEPS: Final = 1_000
 MAX_INSTRUCTIONS_LENGTH: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - only compared, never bound
 """Listen addresses that mean all addresses of the machine."""
 USUAL_TOOLS: Final = (
     "send_message",

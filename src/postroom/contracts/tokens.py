@@ -14,7 +14,7 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 
 UNBOUND: Final = "use a token that is not bound to a project, or the server's own token"
-TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
+TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - the prefix of every such token
 RUN_PREFIX: Final = "prr_"
 """The beginning of every run's token."""
 RUN_FORM: Final = re.compile(rf"{RUN_PREFIX}([^_]+)_[A-Za-z0-9_-]{{43}}")

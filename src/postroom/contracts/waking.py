@@ -70,7 +70,7 @@ class Accept:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> bool:
-        """Add a message to the thread, with decisions on questions of the run that reads the message.
+        """Add a message to the thread, together with decisions on questions of the run that reads it.
 
         Raises:
             ThreadsNeeded: The change has not locked the thread.

@@ -1137,7 +1137,7 @@ class Completion:
                 return written[0]  # the write succeeded; only its reply was lost
             step = move
             if is_cancelled(tx, dispatch.dispatch_id):  # the run is cancelled, whatever its result is
-                step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
+                step = lambda row, now: row.released(now=now)  # noqa: E731 - selects one of two functions
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
                 return row

@@ -82,7 +82,7 @@ class Mailbox:
             InvalidRecord: The consumer id or the origin of the events is blank.
         """
         _refuse_other_place(executor, stores)
-        random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
+        random = random or Random()  # noqa: S311 - spreads retries; not a secret
         self.new_id = new_id = time_ordered_ids(stores.clock, random)
         self.consumer_id = consumer_id = f"mailbox-{new_id()}" if consumer_id is None else consumer_id
         if not consumer_id.strip():
@@ -151,7 +151,7 @@ class Mailbox:
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
-            the state of its thread.
+                the state of its thread.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
             QueueFull: The thread already has the maximum number of pending messages or queued runs.
             DedupeKeyInUse: An open dispatch of the thread already has the key.

@@ -440,7 +440,7 @@ def selected_messages(
     return tuple(entry.message for entry in taken), waited
 
 
-def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name
+def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
     request: RunActivation,
     state: ThreadState,
     *,
@@ -751,9 +751,8 @@ class Submissions:
         """Queue work; `strategy` decides what happens if the thread is busy.
 
         `first` is called in the same transaction, before the work is stored, unless an active run accepts the
-        messages. If a request contains only decisions, they are stored for the active run, no matter which
-        process executes it. The run receives the decisions during its execution, or when it next waits or
-        restarts.
+        messages. If a request contains only decisions, they are stored for the active run of any process. The
+        run receives the decisions during its execution, or when it next waits or restarts.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.

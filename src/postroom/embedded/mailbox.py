@@ -129,7 +129,7 @@ class Mailbox:
             tasks.start(mailbox.schedules.kept.serve(), name="schedules")
             yield mailbox
 
-    async def enqueue(  # noqa: PLR0913 - what can be chosen, by name
+    async def enqueue(  # noqa: PLR0913 - the options, by name
         self,
         thread: str,
         content: object,
@@ -384,7 +384,7 @@ def _refuse_other_config(config: object, *, is_worker: bool) -> None:
         raise ConfigError(f"{name} must be at least {least}, not {value}", value=str(value), remedy=remedy)
 
 
-def queue_over(  # noqa: PLR0913 - every part by name
+def queue_over(  # noqa: PLR0913 - its parts, by name
     stores: Stores,
     work: Function | RunDispatchExecutor | None,
     live: LiveChannels | None,
@@ -463,7 +463,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
             refuse_malformed_address(url)
         except ValueError as error:
             raise ConfigError("the PostgreSQL URL is malformed", remedy=str(error)) from error
-        import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
+        import postroom.stores.postgres.live  # noqa: F401 - it reads files, and this thread may block
         from postroom.stores.postgres.store import PostgresStore
 
         return PostgresStore.open(url, schema=schema, clock=clock)

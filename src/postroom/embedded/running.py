@@ -124,7 +124,7 @@ def is_awaited(work: object) -> bool:
     Calls of a coroutine function, a `partial` of one, and an object with an async `__call__` must be awaited.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
-        getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
+        getattr(type(work), "__call__", None)  # noqa: B004 - the object's `__call__` may be a coroutine function
     )
 
 
@@ -575,7 +575,7 @@ class FunctionExecutor(RunDispatchExecutor):
                     counted=memory.counted,
                 )
         except Exception:
-            await run._keep_spending()  # noqa: SLF001 - no part of what a function may call
+            await run._keep_spending()  # noqa: SLF001 - not part of the interface of functions
             raise
         if memory.is_suspended:
             raise ExecutorMisbehaved(

@@ -56,8 +56,8 @@ _LOOKED_AGAIN_MS = 300_000
 class ReplyAddress:
     """The chat to which a message is sent, and the inbound messages that it answers.
 
-    For a question, these are the messages that its run has read. `files` are the files of the run, which are
-    sent after the reply.
+    A question answers the messages that its run has read. `files` are the files of the run, which are sent
+    after the reply.
     """
 
     source: SessionSource
@@ -74,7 +74,7 @@ class OutgoingMessage:
     """
 
     key: str
-    """The permanent key of the text. The dedupe keys of the parts are derived from it."""
+    """The permanent key of the text. The dedupe keys of the parts are derived from this key."""
     address: ReplyAddress
     parts: list[str] = field(default_factory=list)
     sent: int = 0
@@ -242,7 +242,7 @@ class Delivery:
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row. If that fails, return when to retry, or that the row is a dead letter.
+        """Deliver a row. If the delivery fails, return when to retry, or that the row is a dead letter.
 
         Raises:
             StoreError, ChannelError: The outcome could not be stored. The row is delivered again.
@@ -343,7 +343,7 @@ class Delivery:
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return the adapter through which a reply is sent to a chat.
 
-        In linked chats, this may be another channel than the one in the name of the thread.
+        In linked chats, the channel of the adapter may differ from the channel in the thread's name.
         """
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
@@ -653,9 +653,9 @@ class MailOutbox:
     ) -> None:
         """Store a message for a chat in an open transaction.
 
-        The message will be delivered, or its loss will be reported. Its files are sent after it, and the chat
-        gets a notice about each file that cannot be sent. A repeated call has no effect. With `keeps_quiet`,
-        the message is sent after the chat's quiet hours.
+        The message will be delivered, or its loss will be reported. The files are sent after the text, and
+        the chat gets a notice about each file that cannot be sent. A repeated call has no effect. With
+        `keeps_quiet`, the message is sent after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: Another text has this key.

@@ -5,8 +5,8 @@
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until the caller reports its outcome with `done` or `failed`. Until then, no
-other step is returned.
+A returned step is in progress until the caller reports its outcome with `done` or `failed`. While a step is
+in progress, no other step is returned.
 
 A draft shows the beginning of the received text, and only grows. A draft never contains an unclosed fence or
 an incomplete fence line. When the draft fills one message, it stops growing, and the remaining text is sent
@@ -87,7 +87,7 @@ class Draft:
         return self.step(now)
 
     def think(self, delta: str) -> None:
-        """Add the next piece of the reasoning. The next call of `step` shows it."""
+        """Add the next piece of the reasoning. The next call of `step` shows the piece."""
         self._thoughts.append(delta)
         self._length += len(delta)
 

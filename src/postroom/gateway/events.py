@@ -200,7 +200,7 @@ class SendErrorKind(StrEnum):
     """The reason why sending failed. The reason decides whether sending is retried.
 
     Temporary failures are retried. After `unknown`, the platform may have accepted the message in spite of
-    the failure. After all other failures, it has not.
+    the failure. After all other failures, the platform has not accepted the message.
     """
 
     TOO_LONG = "too_long"

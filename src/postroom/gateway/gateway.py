@@ -78,7 +78,7 @@ class Gateway:
 
         Without a `store`, people cannot schedule messages. With `leases`, several servers share the channels,
         and the server that holds a channel's lease connects the channel. With `speak`, answers are also
-        spoken in chats that have turned this on.
+        spoken in chats that have turned on speech.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay

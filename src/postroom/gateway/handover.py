@@ -4,9 +4,9 @@
                           │ too many messages wait, or the busy policy lets none wait
                           └─▶ withdrawn and rejected; its sender gets the reason
 
-All of these steps are one transaction. If the session is idle, the same transaction stores the message and
-queues a run for it. The id of the pending message is derived from the inbound message, so a repeated handover
-has no effect.
+All steps of a handover are one transaction. If the session is idle, the same transaction stores the message
+and queues a run for it. The id of the pending message is derived from the inbound message, so a repeated
+handover has no effect.
 """
 
 from collections.abc import Callable, Iterable
@@ -265,8 +265,8 @@ class Handover:
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
         """Update the text of an edited message in its thread.
 
-        A message that has not arrived there is updated when it arrives. Return False if a run has already
-        read the message.
+        A message that has not arrived in the thread is updated when it arrives. Return False if a run has
+        already read the message.
         """
         thread_id, source = inbound.thread_id, event.source
         if inbound.status is not InboundStatus.HANDED_OVER or thread_id is None or source is None:

@@ -103,7 +103,7 @@ class Links:
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
         """Tell the chat in which a code was created that the code has been used.
 
-        A person who was tricked into giving away a code learns in this way that it was used.
+        So a person who was tricked into giving away a code learns that the code was used.
         """
         adapter = self._adapters.get(Platform(giver.platform))
         if adapter is None:

@@ -104,7 +104,7 @@ class Questions:
     ) -> Decided:
         """Answer the question on these threads whose number is the first word of `words`.
 
-        If `approved` is None, the remaining words are the answer. Otherwise they are a comment. If
+        If `approved` is None, the remaining words are the answer. Otherwise, these words are a comment. If
         `everywhere` is true and these threads have no question with that number, the questions of all other
         agents are searched for the number.
 
@@ -187,8 +187,8 @@ class Questions:
 def _name_for(source: SessionSource, asker: str) -> str:
     """Return the name under which the answer of a chat's person to this agent is stored, or "" if unknown.
 
-    People choose their display names. One that is refused elsewhere, such as the name of the agent that asks,
-    is replaced by the platform's id.
+    People choose their display names. A display name that is refused elsewhere, such as the name of the agent
+    that asks, is replaced by the platform's id.
     """
     for name in filter(None, (source.user_name, source.user_id)):
         with suppress(InvalidArgument):

@@ -55,7 +55,7 @@ class ReplyKind(StrEnum):
 
 
 class Question(Record, frozen=True, kw_only=True):
-    """An open question of a run. People refer to it by its `number`."""
+    """An open question of a run. People refer to a question by its `number`."""
 
     number: str
     run_id: str
@@ -87,7 +87,7 @@ class Reply(Record, frozen=True, kw_only=True):
     error: str | None = None
     """Why there is no answer, for channels that return this to their caller as an error."""
     code: str | None = None
-    """The code of that error, if it is a `PostroomError`."""
+    """The code of the error that is returned to the caller, if it is a `PostroomError`."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller must call before the answer can be completed."""
     usage: tuple[int, int] = (0, 0)
@@ -281,7 +281,7 @@ def card_of(question: Question, before: str = "") -> Card:
 
 
 def closed_card(question: Question, note: str) -> str:
-    """Return the text of a card whose question is closed. `note` says why it is closed."""
+    """Return the text of a card whose question is closed. `note` gives the reason for the close."""
     return "\n\n".join(filter(None, (question.asked.permits, question.text, note)))
 
 

@@ -200,7 +200,7 @@ class Acknowledgements:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now. If it may, record that it was sent."""
+        """Return whether a notice may be sent now. If so, record the notice as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -438,7 +438,7 @@ class GatewayRunner:
     async def _hand_over(
         self, event: MessageEvent, source: SessionSource, key: str, draft: InboundMessage | None = None
     ) -> None:
-        """Hand a message over. With a `draft`, store it in the same transaction.
+        """Hand a message over. With a `draft`, the same transaction stores the message.
 
         Raises:
             NotHandedOver: The draft must be stored before it is handed over.
@@ -609,7 +609,7 @@ class GatewayRunner:
     async def stop(self) -> None:
         """Stop the runner. A repeated call waits until the first one has finished.
 
-        Runs and answers get time to finish. Runs that are still active then are interrupted.
+        Runs and answers get time to finish. Runs that are still active after that time are interrupted.
 
         No accepted message is lost: unfinished work continues at the next start.
         """

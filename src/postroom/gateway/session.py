@@ -55,7 +55,7 @@ ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
-    """The chat, thread and sender of a message. Names are only displayed. No decision depends on them."""
+    """The chat, thread and sender of a message. Names are only displayed. No decision depends on a name."""
 
     platform: Platform
     chat_id: str = ""

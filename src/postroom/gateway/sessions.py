@@ -32,7 +32,7 @@ MAX_HIDDEN = 200
 _HIDDEN = "hidden"
 """The setting that stores undone runs.
 
-The undone runs of a thread are keyed by run id. Earlier releases stored them in the session instead.
+The undone runs of a thread are keyed by run id. Earlier releases stored undone runs in the session instead.
 """
 _HIDES = "hides"
 """The setting that marks a session as having undone runs."""
@@ -186,7 +186,7 @@ class Sessions:
         return True
 
     async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
-        """Change a session. Retry if it was changed concurrently.
+        """Change a session. Retry after a concurrent change of the session.
 
         Raises:
             UnknownThread: The session does not exist.
@@ -247,7 +247,8 @@ class Sessions:
         All chats of a person share one conversation with each agent. If the person already has a conversation
         with an agent, the chat's conversation with that agent is not moved.
 
-        Conversations that are not moved stay with the chat. The chat uses them again after `/unlink`.
+        Conversations that are not moved stay with the chat. The chat uses such a conversation again after
+        `/unlink`.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:

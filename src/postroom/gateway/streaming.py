@@ -147,7 +147,7 @@ class SeenMarks:
                 self._tasks.start(self._take_away(marking), name="take a mark away")
 
     async def close(self) -> None:
-        """Stop pending changes. Reactions that are shown stay."""
+        """Stop pending changes. Reactions that a chat already shows stay."""
         await self._tasks.close()
 
     async def _mark(
@@ -262,7 +262,7 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
-        """Show a run while the block executes it. Put its events into the yielded queue, if there is one."""
+        """Show a run while the block executes it. The yielded queue, if any, gets the events."""
         try:
             address = await self.sessions.place_of(activation.thread_id, activation.messages)
         except PostroomError as error:

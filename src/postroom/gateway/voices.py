@@ -61,7 +61,7 @@ def spoken_words(text: str) -> str:
 
 
 class Voices:
-    """Speaks answers in chats that have turned this on, and sends the audio after the text."""
+    """Speaks answers in chats that have turned on speech, and sends the audio after the text."""
 
     at_once = 4
     together = False

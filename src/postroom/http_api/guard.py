@@ -343,7 +343,7 @@ class _Exchange:
             self.scope[GRANT_SCOPE] = admitted.grant
 
     async def receive(self) -> Message:
-        """Pass on the body. If it becomes too large, send an error, and end the body for its reader."""
+        """Pass on the body. If the body becomes too large, send an error, and end the body for its reader."""
         if self._overrun:
             return {"type": "http.disconnect"}
         message = await self._next()

@@ -12,7 +12,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LongWork:
-    """Tracks the progress of the operator's long requests. Commands poll it while they wait."""
+    """Tracks the progress of the operator's long requests. Waiting commands poll the progress."""
 
     def __init__(self) -> None:
         self._far: dict[str, tuple[str, int, int]] = {}

@@ -79,7 +79,7 @@ class OtherServers:
     def believe(self, scope: Scope) -> None:
         """Restore the caller and the scheme of a request that another server has forwarded.
 
-        Other requests do not change.
+        A request that was not forwarded does not change.
         """
         headers = Headers(scope=scope)
         timestamp, _, proof = headers.get(PASSED_ON, "").partition(" ")

@@ -26,7 +26,7 @@ class Check:
     required: bool = True
     """Whether the server cannot work without this part."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers and codes. Anybody may read them, so they contain no paths or names."""
+    """Numbers and codes, without paths or names, because anybody may read the facts."""
 
 
 class ReadinessView(TypedDict):
@@ -153,7 +153,7 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Check how many chat channels are connected. Everything else works without them.
+    """Check how many chat channels are connected. A server works without channels.
 
     While the gateway starts, the check is required until the routes of the channels accept requests.
     """

@@ -207,7 +207,7 @@ def login_address(then: str) -> str:
 
 
 def own_address(address: str) -> str:
-    """Return an address if it is a page of this server. Otherwise, return that of the first page."""
+    """Return an address if it is a page of this server, or else the address of the first page."""
     return address if _OWN.fullmatch(address) else "/"
 
 

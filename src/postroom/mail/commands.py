@@ -973,7 +973,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
 def _wrapped_arguments(
     fields: tuple[str, ...], arguments: dict[str, Any], tool: str
 ) -> dict[str, Any] | None:
-    """Return the object with all arguments, if another object wraps it; otherwise None.
+    """Return the object with all arguments, or None if no other object wraps it.
 
     Raises:
         InvalidArgument: The outer object names another tool.
@@ -1065,7 +1065,7 @@ def _required_fields(kind: type[Command]) -> frozenset[str]:
 
 
 def _plain_text(value: object) -> object:
-    """Return a text without surrounding spaces and quotes; None for a text that means null."""
+    """Return a text without surrounding spaces and quotes, or None for a text that means null."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -1474,7 +1474,7 @@ def _plain_paths(value: object) -> object:
 
 
 def _path_list(item: object) -> list[object] | None:
-    """Return the texts of a list that is written as text; None if it is not a list of texts."""
+    """Return the texts of a list that is written as text, or None if it is not a list of texts."""
     text = item.strip() if isinstance(item, str) else ""
     paths = next(_json_forms(text), None) if text[:1] in _OPENING else None
     is_of_texts = isinstance(paths, list) and any(isinstance(path, str) for path in paths)
@@ -1512,7 +1512,7 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
 
 
 def _value_at(arguments: object, where: str) -> object:
-    """Return the value at a place such as `to[2]`, short enough for an error; None if there is none."""
+    """Return the value at a place such as `to[2]`, short enough for an error, or None without a value."""
     value = arguments
     for step in where.replace("[", ".").replace("]", "").split("."):
         if not step:

@@ -81,7 +81,7 @@ class Caller:
     If None, no scopes restrict the caller.
     """
     trace: str | None = None
-    """The trace context of the call. No decision depends on it."""
+    """The trace context of the call, which no decision depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,8 +277,8 @@ _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 class _Folders:
     """The part of a pattern before the last name, split at the gaps.
 
-    `start` is the text before the first wildcard, in the form `/path/`. Every matching path begins with it.
-    `is_literal` is true if there is no wildcard.
+    `start` is the text before the first wildcard, in the form `/path/`. Every matching path begins with
+    `start`. `is_literal` is true if there is no wildcard.
     """
 
     pieces: tuple[tuple[Name, ...], ...]
@@ -489,7 +489,7 @@ def covers(pattern: Pattern, held: Pattern) -> bool:
 
 
 _NOBODYS: Final = "\ue000"
-"""A private-use character of Unicode, which no pattern contains. Only wildcards match it."""
+"""A private-use character of Unicode, which no pattern contains. Only wildcards match this character."""
 
 
 def _samples(text: str) -> Iterator[str]:

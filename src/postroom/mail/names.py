@@ -60,9 +60,9 @@ Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Z
 """
 
 RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
-"""The names that a model could confuse with a role in its prompt. New agents and people cannot use them."""
+"""The names that new agents and people cannot get, because a model could confuse a name with a role."""
 RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
-"""The names that a model could confuse with other recipients. New agents and people cannot use them."""
+"""The names that new agents and people cannot get, because a name could mean other recipients."""
 _DIGITS = str.maketrans({"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", ".": None, "_": None, "-": None})
 _ALIKE = _DIGITS | str.maketrans({"i": "l"})
 """Replaces characters that look alike when names are compared.

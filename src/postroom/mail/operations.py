@@ -1,4 +1,4 @@
-"""The table of all operations for callers. Tools, documents, tests and commands are generated from it."""
+"""The table of all operations for callers. The table generates tools, documents, tests and commands."""
 
 from collections.abc import Callable
 from dataclasses import replace

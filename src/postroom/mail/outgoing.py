@@ -1,4 +1,4 @@
-"""The side effects of a change: outbox rows, which are stored in its transaction. The relay performs them."""
+"""The side effects of a change: outbox rows, which the change stores and the relay performs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal

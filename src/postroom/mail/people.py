@@ -221,7 +221,7 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person whose address a chat is. Of several people, return the one who was added first."""
+    """Return the person whose address a chat is, or the first-added person if there are several."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[person].name for person in sorted(people)), None)
 

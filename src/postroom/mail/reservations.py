@@ -388,7 +388,7 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
 
 
 def checked_ttl(context: WriteContext, seconds: int | None) -> int:
-    """Return the duration of a reservation in milliseconds. The default is that of the installation."""
+    """Return the duration of a reservation in milliseconds. The default is a setting of the installation."""
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     longest = context.rules.max_reservation_ttl
@@ -415,7 +415,7 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
-    """Extend reservations of the agent, so that they last for the requested time from now. Shorten none."""
+    """Extend the agent's reservations to the requested time from now. Longer reservations do not change."""
     ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)

@@ -48,7 +48,7 @@ MAX_THREAD = 1_000
 """Maximum number of a thread's newest messages that are searched for the recipients of `thread:`."""
 THREAD = "thread:"
 LIVE = "live"
-"""The active run will read the message at its next step. If it ends first, another run will read it."""
+"""The active run will read the message at its next step, or another run will if that run ends first."""
 RUNNER = "wake by runner"
 WAITS = "waits"
 """The prefix of the reason why the message waits.
@@ -196,7 +196,7 @@ class NewMessage:
     broadcast: bool = False
     reply_to: Message | None = None
     trace: str | None = None
-    """The trace position at which the message was written. The default is that of the call."""
+    """The trace position at which the message was written. The default is the position of the call."""
     answering_run: str | None = None
     """The run whose answer this message contains."""
 
@@ -436,7 +436,7 @@ def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
     """Store a message with its recipients and its outbox row, and wake the recipients.
 
-    All of this is stored, or nothing is.
+    Everything is stored, or nothing is.
     """
     _check_size(context, new)
     tx = context.tx

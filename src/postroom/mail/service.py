@@ -1,6 +1,6 @@
 """Executes operations: prepares their transactions, and stores results under idempotency keys.
 
-The change of a command first locks the projects of the command. Only then does it read anything.
+The change of a command first locks the projects of the command. The change reads nothing before that.
 """
 
 import asyncio
@@ -318,7 +318,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        With `accept`, recipients are woken in the same change. Without it, recipients are found later.
+        With `accept`, recipients are woken in the same change. Without `accept`, recipients are woken later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -549,7 +549,7 @@ def home_of(command: Command) -> str:
 
 
 def lock_projects_of(tx: MailWrites, command: Command) -> None:
-    """Lock the projects that a command may change. Call this before anything is read."""
+    """Lock the projects that a command may change. Call this function before anything is read."""
     named, home = projects_of(tx, command), tx.project(home_of(command))
     expected = list[tuple[int, str]]()  # the agents that the operation reads next
     if home is not None:

@@ -356,7 +356,7 @@ def _refuse_unready(
 
 
 def add_task(context: WriteContext, asked: AddTask) -> TaskView:
-    """Store a task. If it is ready and assigned to an agent, send it to the agent as a message.
+    """Store a task. Send a ready, assigned task to its agent as a message.
 
     Raises:
         UnknownTask, UnknownAgent, InvalidPattern: A dependency, the assignee or a path is not valid.

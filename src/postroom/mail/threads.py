@@ -36,7 +36,7 @@ _AROUND = " \t\r>*-#"
 _PARTLY_SEARCHED: Final = 20
 """Maximum number of messages that a search result lists as partly searched."""
 SUMMARY_MESSAGES = 1_000
-"""Maximum number of newest messages that a summary reads. The result counts the others."""
+"""Maximum number of newest messages that a summary reads. Older messages are only counted."""
 MAX_QUESTIONS = 50
 MAX_QUESTION_CHARS = 300
 

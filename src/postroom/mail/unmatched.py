@@ -1,4 +1,4 @@
-"""Finds reservation patterns that match no file in the project's folder. Many of them are misspelled."""
+"""Finds reservation patterns that match no file in the project's folder, and are often misspelled."""
 
 import os
 import unicodedata

@@ -1,6 +1,6 @@
 """Records as callers see them.
 
-Views are plain JSON with times in ISO 8601. Only the sender and the recipient of a blind copy see it.
+Views are plain JSON with times in ISO 8601. Only the sender and the recipient of a blind copy see the copy.
 """
 
 import base64

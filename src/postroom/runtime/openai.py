@@ -24,14 +24,14 @@ class OpenAICompatibleModel:
         ConfigError: `base_url` is not a valid address.
     """
 
-    def __init__(  # noqa: PLR0913 - what differs between endpoints, by name
+    def __init__(  # noqa: PLR0913 - the options of an endpoint, by name
         self,
         base_url: str,
         api_key: str | None = None,
         *,
         name: str = "openai",
         silence_ms: int = 120_000,
-        token_limit_field: str = "max_tokens",  # noqa: S107 - tokens of text
+        token_limit_field: str = "max_tokens",  # noqa: S107 - tokens of text, not secrets
         proxy: str | None = None,
         verify: ssl.SSLContext | bool = True,
         clock: Clock | None = None,

@@ -44,7 +44,7 @@ class AgentRuntime(RunDispatchExecutor):
     released. With `hold_ms`, the run first stays active for that time, in case a decision arrives quickly.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works with, by name
+    def __init__(  # noqa: PLR0913 - its dependencies, by name
         self,
         resolver: AgentResolver,
         *,

@@ -31,7 +31,7 @@ class ToolContext:
     """Accepts files for the run's chat, or None if the chat accepts no files."""
 
     async def show(self, delta: str) -> None:
-        """Show further output while the tool works; people see the output, but the model does not."""
+        """Show output to people, but not to the model, while the tool works."""
         await self.sink.emit(ToolCallStreamDelta(id=self.call_id, name=self.tool_name, delta=delta))
 
 

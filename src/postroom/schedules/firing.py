@@ -94,7 +94,7 @@ class Target(Protocol):
         ...
 
 
-def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
+def new_schedule(  # noqa: PLR0913 - the options, by name
     kind: str,
     name: str,
     payload: dict[str, Json],

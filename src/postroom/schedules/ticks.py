@@ -30,7 +30,7 @@ KEPT_SILENT: Final = timedelta(hours=3)
 """After the clock was set back by at most this much, fixed times of a cron expression do not fire again."""
 _MAX_INTERVAL: Final = timedelta(days=3660)
 _MAX_LINE_LENGTH: Final = 200
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local time without a zone
 _LOOKED_AT: Final = 50
 """Number of ticks that are examined to check that the jitter is shorter than the time between ticks."""
 

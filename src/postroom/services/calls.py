@@ -96,7 +96,7 @@ class Subscriptions:
         """Notify a listener when another server reports that a resource has changed."""
         from mcp.server.subscriptions import ResourceUpdated  # loaded already if anybody listens
 
-        assert self._shared is not None  # noqa: S101 - who subscribes has asked
+        assert self._shared is not None  # noqa: S101 - a subscriber has sent a request
         with self._shared.changes.listen(_topic(uri)) as news:
             while ticket in self._listeners:
                 if await news.wait(_HEARD_AGAIN):

@@ -106,7 +106,7 @@ def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, 
     for number, (name, value) in enumerate(settings.items()):
         environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     try:
-        with subprocess.Popen(  # noqa: S603 - fixed words; the folder is an argument, not a command
+        with subprocess.Popen(  # noqa: S603 - fixed command; the folder is an argument
             [git, "-C", folder, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

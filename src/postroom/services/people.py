@@ -234,7 +234,7 @@ class MessageService:
 
         Raises:
             UnknownReservation, StateError: A reservation does not exist, or it has ended; nothing was
-            changed.
+                changed.
         """
 
         def change(tx: MailWrites) -> None:

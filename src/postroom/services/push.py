@@ -287,7 +287,7 @@ class PushNotifier:
     async def serve(self) -> None:
         """Call `round` until cancelled: at once after a change, and otherwise once a second.
 
-        Without any subscription, only check whether there is one.
+        While there is no subscription, only check for new ones.
         """
         loop, changes = asyncio.get_running_loop(), self._store.changes
         has_any = True

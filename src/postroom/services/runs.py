@@ -170,8 +170,8 @@ def whose(thread_id: str) -> tuple[str, str]:
 def owner_of(thread_id: str) -> tuple[str, str, str]:
     """Return the agent to which a thread belongs: its name, the slug of its project, and its chat.
 
-    Either the slug or the chat is empty. The chat is the platform and the bot through which the agent
-    answers. All parts of the result are empty if the thread belongs to no agent.
+    An agent has a project or a chat, and the other part is empty. The chat is the platform and the bot
+    through which the agent answers. All parts of the result are empty if the thread belongs to no agent.
     """
     if is_chat(thread_id):
         return agent_on(thread_id) or DEFAULT_AGENT, "", target_of(thread_id)

@@ -118,7 +118,7 @@ class MailSchedules:
         self._store = store
         self.kept = Schedules(store, {MAIL: MessageTarget(mail, waker)})
 
-    async def add(  # noqa: PLR0913 - what can be chosen, by name
+    async def add(  # noqa: PLR0913 - the options, by name
         self,
         name: str,
         message: ScheduledMessage,
@@ -136,7 +136,7 @@ class MailSchedules:
         Raises:
             InvalidSchedule: The schedule cannot be stored.
             UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: The schedule's message could not be
-            sent now.
+                sent now.
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)

@@ -1,7 +1,8 @@
 """The store: transactions with typed parts on an engine, with the same interface for every engine.
 
 An unreadable row does not block other rows: this release skips it, logs it once, and repeats the step without
-it. A caller that requests this row gets the error. The row is read again at each start, and after an hour.
+it. A caller that requests this row gets the error. The row is read again at each start of the server, and
+after an hour.
 
 A change is a function that gets a `Transaction`, and is executed as one transaction: when `SqlStore.write`
 returns, all of its writes are durable; if it raises an exception, nothing was changed. The function must be

@@ -133,7 +133,7 @@ class ChannelDriver(ABC):
     """The id of Ann's direct chat."""
     lacks: ClassVar[Mapping[str, str]] = {}
     secrets: ClassVar[tuple[str, ...]] = ()
-    """The texts that no log or error may contain. The first text is the credential."""
+    """The texts that no log or error may contain. The first of these texts is the credential."""
     wait_s: ClassVar[int] = 120
     """The number of seconds that `limit` makes the adapter wait."""
 
@@ -522,7 +522,7 @@ class ChannelPromises(ABC):
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:
-        """Open the fake platform. Close it at the end of the test. `folder` is empty."""
+        """Open the fake platform. Close the platform at the end of the test. `folder` is empty."""
 
     @needs()
     async def test_a_message_is_acknowledged_only_when_it_is_stored(self, stage: Stage) -> None:

@@ -56,8 +56,8 @@ class ManualMailbox(Mailbox):
     async def crash(self) -> None:
         """Simulate a crash and restart of the process: active runs end at once, and write nothing more.
 
-        On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, it recovers them
-        when their leases expire.
+        On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, the new process
+        recovers the runs when their leases expire.
         """
         await self.admin.abandon()
         self._died.clear()

@@ -74,8 +74,8 @@ _ALL: Final = (
 async def record(looked_at: Mailbox | RunStores) -> None:
     """Start to record the owners of runs in the database, for `check`. A second call does nothing.
 
-    The call adds a table, and triggers that affect every process that uses the database. Use it only for
-    tests and trials.
+    The call adds a table, and triggers that affect every process that uses the database. Use the call only
+    for tests and trials.
 
     Raises:
         StoreError: The table cannot be created.

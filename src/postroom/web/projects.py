@@ -63,14 +63,14 @@ ENDED: Final = 400
 ACTIVE: Final = 6
 """Maximum number of active runs on the page."""
 COUNTED: Final = 99
-"""Maximum number of counted rows of a project. Beyond it, the page shows that there are more."""
+"""Maximum number of counted rows of a project. With more rows, the page shows that the count is higher."""
 DAY: Final = 24 * HOUR
 LOOKED_BACK: Final = 7 * DAY
 """How far back the page reports events, and how long a row can be hidden, in milliseconds."""
 AWAY: Final = HOUR // 2
 """The milliseconds without a visit after which the page counts as visited again."""
 MAX_HIDDEN: Final = 60
-"""Maximum number of rows that a browser hides. Beyond it, the rows with the earliest end are shown."""
+"""Maximum number of rows that a browser hides. If there are more, the rows that end first are shown."""
 KEPT_ID: Final = 12
 """The number of characters at the end of a run's id that are part of the key of a row."""
 LATER_COOKIE: Final = "postroom_later"
@@ -91,7 +91,7 @@ class Later(NamedTuple):
     since: int
     """The time after which finished runs count as new."""
     is_known: bool
-    """Whether the browser has visited the page before. If it has not, `since` is one day ago."""
+    """Whether the browser has visited the page before. At the first visit, `since` is one day ago."""
 
 
 async def projects(site: Site, request: Request) -> Response:

@@ -23,7 +23,7 @@ class ScheduleForm(msgspec.Struct):
 
 
 async def schedules(site: WorkingSite, request: Request) -> Response:
-    """Show the schedules of a project. Accept an action on one of them."""
+    """Show the schedules of a project. Accept an action on a schedule."""
     service = site.services.schedules
     if request.method == "POST":
         slug, sent = (await site.project(request)).slug, None

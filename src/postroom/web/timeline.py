@@ -35,7 +35,7 @@ WIDTH: Final = 1_000
 NEAR: Final = 3
 """The distance in pixels below which runs become one bar."""
 GROUPS: Final = 2_000
-"""Maximum number of groups of successful runs that are read. About a third of them are drawn."""
+"""Maximum number of groups of successful runs that are read. About a third of these groups are drawn."""
 ARROWS: Final = 300
 SAID: Final = 3
 """Maximum number of recipients of a message that are named."""
@@ -104,7 +104,7 @@ class Window:
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
-    """The number of messages in each part, if there are too many to draw. `sent` then contains the newest."""
+    """The number of messages in each part, if there are too many for `sent` to contain all of them."""
     total: int
     """The number of messages."""
     is_counted_out: bool

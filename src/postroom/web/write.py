@@ -76,7 +76,7 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     reply: Number | None = None
     """The message that this message answers."""
     again: str = ""
-    """The dead letter that this message retries. When the message has been sent, it is discarded."""
+    """The dead letter that this message retries, and that is discarded when the message has been sent."""
     thread: str = ""
     """The thread on whose page the person wrote the answer."""
     do: str = ""

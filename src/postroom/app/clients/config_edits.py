@@ -64,7 +64,7 @@ class AppliedEdit:
     The keys are empty if the edit is a whole file.
     """
     before: str = ""
-    """The whitespace that was written before the part. Before a block, this can be a line end."""
+    """The whitespace that was written before the part. Before a block, the whitespace can be a line end."""
     after: str = ""
     """The whitespace that was written after the part."""
     was: str = ""

@@ -444,7 +444,7 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a written change. The caller restores its record."""
+    """Undo a written change. The caller restores the record of the change."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

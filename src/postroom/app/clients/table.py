@@ -126,7 +126,7 @@ class Client:
     asks: ClientProgram | None = None
     """The program that answers questions about the client. `programs` contains this program."""
     folders: tuple[ConfigPath, ...] = ()
-    """The folders of the client. If one of them exists, the client counts as installed."""
+    """The folders of the client. If one of these folders exists, the client counts as installed."""
     known_by: tuple[str, ...] = ()
     """Texts in the file that show that the file belongs to this client, because rows can share a file."""
     never_with: tuple[str, ...] = ()

@@ -430,7 +430,7 @@ class Conversation:
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
         """Send the first request, which tells the agent that its client is postroom."""
-        assert stdin is not None  # noqa: S101 - a pipe was asked for
+        assert stdin is not None  # noqa: S101 - a pipe was requested
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
         capabilities = {

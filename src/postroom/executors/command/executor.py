@@ -166,7 +166,7 @@ class CommandExecutor(ProgramExecutor):
 
     kind = RunnerKind.COMMAND
 
-    def __init__(  # noqa: PLR0913 - what it works with, by name
+    def __init__(  # noqa: PLR0913 - its dependencies, by name
         self,
         runners: Runners,
         *,

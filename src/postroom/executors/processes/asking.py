@@ -54,7 +54,7 @@ def no_answer() -> str:
 
 
 def _start(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - a client's own program, found on the PATH of its user
+    return subprocess.Popen(  # noqa: S603 - the client's program, found on the PATH of the user
         words,
         cwd=cwd,
         env=dict(environment),

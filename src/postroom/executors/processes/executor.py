@@ -234,7 +234,7 @@ class Failing:
         environment: The environment of the program; errors do not show the secrets that it contains.
         said: The program's own message about its failure; empty if there is none.
         tails: The ends of the program's outputs. If `said` is empty, the first output that is not empty is
-        quoted.
+            quoted.
     """
 
     program: str
@@ -536,7 +536,7 @@ class ProgramExecutor(RunDispatchExecutor):
         Raises:
             StaleClaim: The worker no longer owns the run.
         """
-        assert active.pending is not None  # noqa: S101 - they came from there
+        assert active.pending is not None  # noqa: S101 - `told` comes from `pending`
         try:
             await active.pending.freeze(Boundary.NEXT_STEP, only=frozenset(active.told))
         except StaleClaim:

@@ -212,7 +212,7 @@ class Launcher:
                     return
             ours, theirs = socket.socketpair()
             with theirs:
-                begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
+                begun = subprocess.run(  # noqa: S603 - no shell; the command is fixed
                     [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
@@ -516,7 +516,7 @@ class ProcessRunner:
             await in_thread(folder.release)
 
     def remove_left(self) -> None:
-        """Remove the folders of an earlier server's runs. Blocks; call this before the first run."""
+        """Remove the folders of an earlier server's runs; call this before the first run."""
         for path in self.folder.glob(f"*{_FOLDER}"):
             if not is_locked(path):
                 shutil.rmtree(path, ignore_errors=True)
@@ -618,7 +618,7 @@ class ProgramEnd:
         taken: The number of bytes of output, including standard error.
         left: The processes that could not be ended.
         is_late: Whether the program was killed at its deadline, because another server could start its run
-        from that time on.
+            from that time on.
     """
 
     code: int | None
@@ -718,7 +718,7 @@ class Program:
 
     def _start(self, launch: Launch) -> Started:
         folder, connection = self._work.folder, self._connection
-        assert folder.lock is not None  # noqa: S101 - an execution of a run has it
+        assert folder.lock is not None  # noqa: S101 - every execution of a run has one
         with private_files():
             for name, content in launch.files.items():
                 write_private(folder.path / name, content)

@@ -180,7 +180,7 @@ class Shim:
             if os.getppid() != shim:  # the shim was killed before this call
                 os._exit(127)
         os.chdir(cwd)
-        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; the runner's docstring explains the command
 
     def _reap(self) -> bool:
         """Reap ended processes, and report them to the server.
@@ -261,7 +261,7 @@ class Shim:
 def _descendants() -> list[tuple[int, bytes]]:
     """Return the living descendants of this process, each with its start time."""
     children: dict[int, list[tuple[int, bytes, bytes]]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, and fast
+    for name in os.listdir("/proc"):  # noqa: PTH208 - only names, and faster
         if name.isdigit() and (words := _stat(name)):
             children.setdefault(int(words[1]), []).append((int(name), words[19], words[0]))
     results, parents = [], [os.getpid()]

@@ -229,7 +229,7 @@ def check_installed() -> None:
         MissingExtra: The HTTP client is not installed.
     """
     try:
-        import httpx2  # noqa: F401 - whether it can be had
+        import httpx2  # noqa: F401 - checks that it is installed
     except ImportError as error:
         raise MissingExtra(
             f"runners of the kind http require {error.name}, which is not installed",
@@ -258,7 +258,7 @@ Answer = Result | PostroomError | None
 
 
 class _Execution:
-    """One execution of a run, as other parts of the server see it."""
+    """One execution of a run on another server."""
 
     def __init__(self, identity: RunIdentity, dispatch_id: str, secret: str) -> None:
         self.identity = identity
@@ -295,7 +295,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     of a run is durable.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works with, by name
+    def __init__(  # noqa: PLR0913 - its dependencies, by name
         self,
         runners: Runners,
         dispatches: DispatchStore,

@@ -465,7 +465,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("prompt_cache_retention", "stream_options"),
     }
 )
-"""Fields that are accepted, but have no effect on the answer. The response echoes some of them."""
+"""Fields that are accepted, but have no effect on the answer. The response echoes some such fields."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
     *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
@@ -806,7 +806,7 @@ class Answer:
     is_cut: bool = False
     """Whether a limit of the model or of the run cut the answer off."""
     is_cancelled: bool = False
-    """Whether the caller cancelled the request. The text is then the partial answer."""
+    """Whether the caller cancelled the request. If so, the text is the partial answer."""
     failure: Refused | None = None
     """The reason why there is no answer."""
     reasoning: str = ""
@@ -1371,7 +1371,7 @@ class Exchanges:
     ) -> bool:
         """Replace the text of a part that was sent, and return whether the part is known.
 
-        The part also becomes an answer to the messages that its run has read since then.
+        The part also becomes an answer to the messages that its run has read since the part was sent.
         """
         exchanges = [
             exchange

@@ -130,7 +130,7 @@ Metadata = Mapping[str, Json]
 | begins_again | true if another attempt writes the answer again; only for channels that hold requests |
 | draft | true for a draft of an answer: all other messages have priority over it |
 | error | the reason for a missing answer, without the words of a model's provider |
-| code | the code of that error, if it is a `PostroomError` |
+| code | the code of the error, if it is a `PostroomError` |
 | tool_calls | the tools that the caller must call; `text` is then the text with them |
 | usage | the tokens of the answer: read, written |
 | reasoning | the reasoning of the model, for channels that show it separately |
@@ -419,13 +419,13 @@ class BasePlatformAdapter(ABC):
         self.may_react = True
         """Whether the bot may add reactions, until the platform denies the permission."""
         self.files: FileStore | None = None
-        """The file store, for adapters that show or receive files themselves. The gateway sets it."""
+        """The file store, which the gateway sets, for adapters that show or receive files themselves."""
         self.web_chats: WebChats | None = None
-        """The store of the chat page's conversations. The gateway sets it."""
+        """The store of the chat page's conversations, which the gateway sets."""
         self.keep_dead: Callable[[str, str, str, str], Awaitable[None]] | None = None
         """Store a raw update as a dead letter: account, key, text, reason. Set by the gateway."""
         self.commands: Sequence[tuple[str, str]] = ()
-        """The name and help of each command, for platforms with a command menu. The gateway sets them."""
+        """The name and help of each command, which the gateway sets, for platforms with a command menu."""
         self.is_held_up = False
         """Whether updates wait, because an earlier update could not be processed yet."""
         self._failing: OrderedDict[str, int] = OrderedDict()
@@ -463,7 +463,7 @@ class BasePlatformAdapter(ABC):
         return f"channel {self.platform.value} {digest}"
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
-        """Record the newest stored message of a chat or thread. The gateway calls this before `connect`.
+        """Record the newest stored message of a chat or thread. The gateway makes this call before `connect`.
 
         If a platform does not deliver missed messages by itself, its adapter requests the messages after this
         one.
@@ -498,7 +498,7 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Stop receiving. After this returns, nothing is received or acknowledged.
+        """Stop receiving. After the call returns, nothing is received or acknowledged.
 
         A second call does nothing.
         """
@@ -640,9 +640,9 @@ class BasePlatformAdapter(ABC):
                 await self._timer.sleep(pause)
 
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process an update that the platform sends only once. Retry until it has been processed.
+        """Process an update that the platform sends only once. Retry after a failure.
 
-        Later updates wait until then.
+        Later updates wait until the update has been processed.
         """
         attempt = 0
         passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
@@ -694,12 +694,12 @@ class BasePlatformAdapter(ABC):
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process one update. When this returns, the update may be acknowledged to the platform.
+        """Process one update. When the call returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
         would fail, too. Such an update does not degrade the channel, because anybody can send one. An update
-        that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
-        continues in the degraded state.
+        that triggers a bug in postroom is tried three times. Then the update becomes a dead letter, and the
+        channel continues in the degraded state.
 
         Raises:
             PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.

@@ -166,7 +166,7 @@ def components_of(card: Card) -> list[Json] | None:
 
 
 def note_of(text: str) -> dict[str, Json]:
-    """Return a response to an interaction. Only the person who pressed the button sees it."""
+    """Return a response to an interaction. Only the person who pressed the button sees the response."""
     return {
         "type": 4,
         "data": {"content": text[:MAX_NOTE_LENGTH], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
@@ -772,7 +772,7 @@ class Intake:
     def remember(self, channel_id: str, message_id: str) -> None:
         """Record the newest known message of a channel.
 
-        After an absence, the messages after this one are requested.
+        After an absence, the messages after the newest known message are requested.
         """
         known_mark = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known_mark, message_id, key=int)
@@ -1318,7 +1318,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, host and port of an address. All are empty if the address contains a user name."""
+    """Return the scheme, host and port of an address. An address with a user name has none."""
     try:
         parts = urlsplit(url)
         port = parts.port

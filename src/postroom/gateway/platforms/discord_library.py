@@ -36,7 +36,7 @@ FORGET = 4_000
 """The close code after which Discord keeps the session, so that it can be resumed."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Status codes of a proxy or load balancer. In spite of them, Discord may have performed the request."""
+"""Status codes of a proxy or load balancer, with which Discord may still have performed the request."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
 """Close codes after which Discord accepts no further connection."""
 HEARD = (

@@ -1,11 +1,11 @@
 """The e-mail channel: polls an IMAP mailbox for mail, and answers by SMTP.
 
-`token` is the password of the mailbox. `api_key` is the SMTP password, if it is another one.
+`token` is the password of the mailbox. `api_key` is the SMTP password, if the SMTP server has another one.
 
 An e-mail is marked as read when its message is stored. Bounces and e-mails from programs or mailing lists are
 stored as rejected, and get no answer. E-mails that the bot sent are ignored. `metadata["verified"]` of a
-message is true if the domain of the sender really sent the e-mail. Without `authserv_id`, it is always False,
-because anybody can forge a sender.
+message is true if the domain of the sender really sent the e-mail. Without `authserv_id`, `verified` is
+always False, because anybody can forge a sender.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ _FORWARD_SUBJECT = re.compile(
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
 _MAX_HEADS = 12
-"""The number of lines below it that are searched for the author of the forwarded e-mail."""
+"""The number of lines below the mark of a forward in which the author is searched for."""
 _SHORT_SIGNATURE = 10
 """Two dashes without a trailing space begin a signature only within this number of last lines."""
 
@@ -353,7 +353,7 @@ _MAX_BORDERS = 10_000
 _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
-"""Codecs of Python that e-mails do not use. Some of them are very slow."""
+"""Codecs of Python that e-mails do not use. Some of these codecs are very slow."""
 _RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
@@ -1189,7 +1189,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """The age, in days, above which an unread e-mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of an e-mail that are read. If it is longer, the metadata `truncated` is true."""
+    """Maximum bytes of an e-mail that are read. In a longer e-mail, `truncated` is true."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """The time limit for one step of a connection to a server, in milliseconds."""
 
@@ -1278,7 +1278,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._is_open = False
-        """Whether the mailbox is open. After a network failure, it is opened again."""
+        """Whether the mailbox is open. After a network failure, the mailbox is opened again."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 
@@ -1349,7 +1349,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over an e-mail. Mark it as read when its message is stored, or can never be stored."""
+        """Hand over an e-mail. Mark the e-mail as read when it is stored, or can never be stored."""
         value = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if value is not None:
             await self.take_in(value[0], partial(self._hand_over, uid, *value))

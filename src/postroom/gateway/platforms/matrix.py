@@ -967,7 +967,7 @@ _GAP_PAGES = 50
 _SKEW_MS = 3_600_000
 """The assumed maximum difference between the clocks of homeservers.
 
-Events that are older than the last round by more than this were known in that round.
+Events that are older than the last round by more than this difference were known in that round.
 """
 _NOT_THERE = (400, 403, 404)
 
@@ -1007,7 +1007,7 @@ class Intake:
         self.knows_rooms = True
 
     async def take(self, batch: Mapping[str, Any]) -> None:
-        """Hand over the events of a batch, in order. When the call returns, all of them are stored.
+        """Hand over the events of a batch, in order. When the call returns, all events are stored.
 
         Raises:
             StoreError: A message could not be stored. Process the batch again.
@@ -1317,7 +1317,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room in the background. On another server, this may take minutes."""
+        """Join a room in the background. A room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):

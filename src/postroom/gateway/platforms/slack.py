@@ -6,7 +6,7 @@ Slack calls `/slack`, and `signing_secret` is required.
 
 Slack has threads instead of replies: if `reply_in_threads` is set, `reply_to` begins a thread. `thread_id` is
 the first message of a thread. `metadata["dedupe_key"]` becomes `client_msg_id`, so that Slack accepts a
-message only once. Slack documents the errors of this argument, but not the argument itself. Therefore, the
+message only once. Slack documents the errors of `client_msg_id`, but not the argument itself. Therefore, the
 outcome of a call without a response is unknown nevertheless.
 """
 
@@ -1186,7 +1186,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
-    """The secret that verifies requests from Slack. Without it, there is no HTTP route for Slack."""
+    """The secret that verifies requests from Slack. Without the secret, there is no HTTP route for Slack."""
     base_url: str = "https://slack.com/api"
     """The address of the Web API. Plain http is allowed only on loopback."""
     unfurl: bool = False

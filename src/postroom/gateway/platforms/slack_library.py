@@ -257,7 +257,7 @@ class Hooks:
     """Store a frame that is not an envelope, and the reason."""
     heard: Callable[[], None]
     stands: Callable[[AdapterState, str], None]
-    """Called with the state of the connection, and why it was lost."""
+    """The function that gets the state of the connection, and the reason for a loss."""
     failed: Callable[[str, str, bool], None]
     """Called with a code and a message when receiving ends, and with whether `connect` may succeed again."""
 

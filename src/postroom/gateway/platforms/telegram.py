@@ -77,7 +77,7 @@ _IN_ADDRESS: Final = re.compile(r"([)\\])")
 _SHOWN_AS_LINK: Final = ("http://", "https://", "tg://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _ITALIC: Final = "\0"
-"""A placeholder for the mark of italic text, until the text is complete. The parser never outputs it."""
+"""A placeholder for the mark of italic text in incomplete text."""
 
 
 def _parser() -> MarkdownIt:
@@ -1277,7 +1277,7 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Set or remove the bot's reaction to a message. A bot can have only one reaction to it."""
+        """Set or remove the bot's reaction to a message. A bot can add only one reaction to a message."""
         number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")

@@ -102,7 +102,7 @@ class EventService:
         self._listeners -= 1
 
     async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
-        """Yield events as they occur. The heartbeats between them contain the position in the log."""
+        """Yield events as they occur, and heartbeats that contain the position in the log."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFE.total_seconds()
         yield sse.retry(RETRY_MS)

@@ -1,1 +1,1 @@
-"""The Git archive, which people can read. The relay exports it, and a database can be rebuilt from it."""
+"""The Git archive, which the relay writes, people can read, and a database can be rebuilt from."""

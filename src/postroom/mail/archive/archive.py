@@ -48,7 +48,7 @@ class Batch:
     files: dict[str, bytes] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
-    """Messages whose text was deleted. The names of their old files contain the deleted subjects."""
+    """Messages whose text was deleted, with their new files. The old file names contain the subjects."""
     deleted: list[tuple[int, int]] = field(default_factory=list)
     """Deleted messages, each with its id and the time when it was sent.
 

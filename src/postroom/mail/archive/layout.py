@@ -44,7 +44,7 @@ def message_folder(sent_at: int) -> str:
 
 
 def message_path(message: Message) -> str:
-    """Return the path of a message's file. The id makes it unique, and the subject makes it readable."""
+    """Return the path of a message's file, which the id makes unique and the subject makes readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
     # Existing archives use this name. If the name changed, their old files would stay in the archive.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"

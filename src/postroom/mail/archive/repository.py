@@ -337,7 +337,7 @@ def file_removals(paths: Sequence[str]) -> bytes:
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:
-    """Return the complete import stream for a commit. Git's answer to it is the id of the commit.
+    """Return the complete import stream for a commit. Git's answer to the stream is the id of the commit.
 
     `ref` is a name that occurs only in this stream. A reset in the stream removes this ref before Git writes
     any ref, so it never remains, even after a failure or a kill.
@@ -442,7 +442,7 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path`. Create it if it is missing. Concurrent calls are safe.
+        """Open the repository at `path`, and create a missing repository. Concurrent calls are safe.
 
         Raises:
             InvalidArgument: The name or the address of the author is not valid in a commit.

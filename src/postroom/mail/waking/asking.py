@@ -83,7 +83,8 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
 
     If the server crashes or the attempt fails, the question is removed with the attempt. The next attempt
     repeats the call and gets the stored result, so the question must exist again under the same id. A
-    question that is open or answered is not asked again. The result then contains its state and its answer.
+    question that is open or answered is not asked again. The result contains the state and the answer of such
+    a question.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.

@@ -1,7 +1,7 @@
 """Runs that mail starts: the messages of a run, its execution, and the answer to the senders.
 
-The change that starts a run also assigns the messages to it. So does each change in which the run receives
-more messages. The change that ends the run also writes the answer.
+The change that starts a run also assigns the messages to it. A change in which the run receives more messages
+assigns these messages. The change that ends the run also writes the answer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -416,7 +416,7 @@ _LOG = get_logger(__name__)
 MAX_ANSWERS = 40
 """The number of a thread's newest messages that are checked before an answer is sent.
 
-If all of them are answers of runs, nobody reads them, and no further answer is sent.
+If all these messages are answers of runs, nobody reads them, and no further answer is sent.
 """
 
 ANSWERED = "question told: "
@@ -566,8 +566,8 @@ class RunCompletion:
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
     """Return the agent that must get the answer to a message, if there is one.
 
-    Normally, this is the sender of the message. If the message is itself the answer of a run, the agent that
-    started the thread gets the answer. Otherwise, two agents could thank each other forever.
+    Normally, the sender of the message gets the answer. If the message is itself the answer of a run, the
+    agent that started the thread gets the answer. Otherwise, two agents could thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:

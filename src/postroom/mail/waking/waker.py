@@ -87,7 +87,7 @@ class OpenChange:
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Check that a message can wake its recipients. Call this before anything is written.
+        """Check that a message can wake its recipients. Call this method before anything is written.
 
         `thread_id` is the mail thread, or None if the message starts a new thread. A reply that answers an
         open question of a recipient is accepted even if the recipient's queue is full.
@@ -132,7 +132,7 @@ class OpenChange:
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake the recipients of a message from the project `home`. Leave the others to a later round.
+        """Wake the recipients of a message from the project `home`. A later round wakes the other recipients.
 
         `is_answer` is true if the message is the answer of a run.
         """

@@ -42,7 +42,7 @@ class IntakeLog:
             if made is not None:
                 return Received(message=made, is_new=True)
             known_message = tx.chats.inbound(message.key)
-            assert known_message is not None  # noqa: S101 - its key was taken
+            assert known_message is not None  # noqa: S101 - another message has its key
             return Received(message=known_message, is_new=False)
 
         return await self._store.write(change, key=lock)

@@ -1433,7 +1433,7 @@ class MergingWrites(MergingReads):
         Only the names of the source remain, as aliases of the target.
 
         The target receives the agents, messages, threads, reservations, tasks, notes, tokens and aliases. A
-        thread that exists in both projects becomes one thread. The log whose newest number is smaller is
+        thread that exists in both projects becomes one thread. The log with the smaller newest number is
         appended to the other log. A reader that continues from a number in one of the logs therefore misses
         no entry, but may read some entries twice.
 
@@ -1462,7 +1462,7 @@ class MergingWrites(MergingReads):
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
-        """Append the log whose newest number is smaller to the other log, so that no number decreases."""
+        """Append the log with the smaller newest number to the other log, so that no number decreases."""
         (source_oldest, source_newest), (oldest, newest) = self._log.bounds(source), self._log.bounds(target)
         if source_newest > newest:
             self._move_log(target, _ON_THE_WAY, source_newest - oldest + 1)
@@ -1653,7 +1653,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
             recipients[recipient.message_id].append(recipient)
         return recipients
 
-    def inbox(  # noqa: PLR0913 - what narrows the list
+    def inbox(  # noqa: PLR0913 - the filters of the list
         self,
         agent_id: int,
         *,
@@ -2101,7 +2101,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.contact(before, link, now)
         return link
 
-    def insert_message(  # noqa: PLR0913 - one column an argument
+    def insert_message(  # noqa: PLR0913 - an argument for each column
         self,
         *,
         project_id: int,
@@ -2260,7 +2260,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         """Delete views that were last used before a time, oldest first; return their number."""
         return self._tx.changed("mail.purge_file_views", {"before": before, "limit": limit})
 
-    def insert_reservation(  # noqa: PLR0913 - one column an argument
+    def insert_reservation(  # noqa: PLR0913 - an argument for each column
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
         """Store an active reservation, which lasts `ttl` milliseconds."""

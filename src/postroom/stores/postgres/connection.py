@@ -135,7 +135,7 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     if not types or not _TYPES.keys() >= set(types):
         return None
     # OFFSET 0 keeps the query separate, so that it is planned like the original statement.
-    looked = f"SELECT * FROM ({_use_given_columns(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
+    looked = f"SELECT * FROM ({_use_given_columns(statement, types)}) AS one OFFSET 0"  # noqa: S608 - only fixed texts
     text = f"SELECT found.*, given.place FROM {_given_table(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
     return replace(statement, name=f"{statement.name}+", text=text)
 
@@ -176,7 +176,7 @@ def columns(several: Sequence[Bound]) -> list[bytes]:
 
 
 def _type(number: int) -> str:
-    """Return a type within an array; lists become text (nested arrays need equal lengths)."""
+    """Return the element type of an array; lists become text, as nested arrays need equal lengths."""
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 

@@ -198,7 +198,7 @@ class _About(NamedTuple):
 class PostgresEngine(Engine):
     """One schema of a database, which many processes and machines can use."""
 
-    def __init__(  # noqa: PLR0913 - made by `open` alone
+    def __init__(  # noqa: PLR0913 - only `open` calls it
         self,
         ownership: Ownership,
         writing: list[Connection],
@@ -231,7 +231,7 @@ class PostgresEngine(Engine):
         self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod
-    def open(  # noqa: PLR0913 - every choice by name
+    def open(  # noqa: PLR0913 - its options, by name
         cls,
         address: Address,
         *,
@@ -276,7 +276,7 @@ class PostgresEngine(Engine):
             place, checksums = first.send(_PLACE), first.send("SHOW data_checksums")
             first.wait()
             for number in range(1, _WRITERS):
-                writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
+                writing.append(ownership.connect(number))  # noqa: PERF401 - earlier ones are closed after an error
             if is_tried:
                 # Open `count` more sessions at once, because a pooler with too few would make readers wait
                 # silently.
@@ -284,7 +284,7 @@ class PostgresEngine(Engine):
                 opened: list[Connection] = []
                 try:
                     for _ in range(count):
-                        opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
+                        opened.append(Connection(address))  # noqa: PERF401 - earlier ones are closed after an error
                 finally:
                     _close_all(opened)
         except (ConnectionLost, Contended) as error:
@@ -394,12 +394,12 @@ class PostgresEngine(Engine):
 
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
+        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine creates no other type
         sql.rows(_ROOM, (max(size, MIN_SPACE) // _ROW,))
 
     @override
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
+        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine creates no other type
         refuse_lacking(sql.rows(LACKING, (self._schema, self._tables))[0], self._schema)
 
     @override

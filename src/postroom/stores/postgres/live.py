@@ -233,7 +233,7 @@ class PostgresLiveChannels:
 
 
 def _rows(sql: SqlTransaction, statement: str, values: Sequence[object]) -> list[Row]:
-    assert isinstance(sql, PostgresTransaction)  # noqa: S101 - the tables are of this engine alone
+    assert isinstance(sql, PostgresTransaction)  # noqa: S101 - only this engine has the tables
     return sql.rows(_SQL[statement], values)
 
 

@@ -15,7 +15,7 @@ class PostgresStore(Stores):
     """A store in one schema of a database, for many processes and machines."""
 
     @classmethod
-    def open(  # noqa: PLR0913 - every choice by name
+    def open(  # noqa: PLR0913 - its options, by name
         cls,
         dsn: str,
         *,

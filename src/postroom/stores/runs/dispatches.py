@@ -406,14 +406,13 @@ class Dispatches(Tables):
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
         """Omit a thread's queued dispatches from `due_threads` until a time; None means until released.
 
-        A hold avoids useless attempts, but does not forbid a claim. Each claim decides again, and ends the
-        hold.
+        A held dispatch can still be claimed: the hold only avoids useless attempts. Each claim ends the hold.
         """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
         self._sql.run("dispatches.hold", values)
 
     def release_held(self, scope: str, until: int | None) -> None:
-        """End the holds of a scope."""
+        """End the holds of a scope that have this end; None selects those without an end."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
@@ -425,7 +424,7 @@ class Dispatches(Tables):
     def set_back(self, back_ms: int) -> int:
         """Shorten delays and leases from before the clock was set back; return the number of delays.
 
-        Repeating the call, even in another process, changes nothing.
+        A second call has no effect, even in another process.
         """
         values = {"back": back_ms, "now": self._now()}
         self._sql.run("dispatches.set_back_leases", values)
@@ -576,7 +575,7 @@ def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
     return "dispatches.queue_of_thread", values
 
 
-def state_look(  # noqa: PLR0913 - what a step needs, by name
+def state_look(  # noqa: PLR0913 - the inputs of a step, by name
     thread_id: str,
     *,
     run_id: str = "",
@@ -588,7 +587,7 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
     waiting: int = 1,
     is_submission: bool = False,
 ) -> Look:
-    """Return the query for all data on which the decision about a step depends (`ThreadState`).
+    """Return the query for the data that a step of a thread depends on (`ThreadState`).
 
     `run_id` is the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` contains
     the id of a new dispatch, its dedupe key and its run, and `message_ids` the ids of new messages. The query

@@ -711,7 +711,7 @@ class OutboxStore(_Port):
         """Record that an effect was performed; return False if the claim was lost."""
         return bool(await self._store.write(lambda tx: tx.outbox.ack([outbox_id], [token])))
 
-    async def nack(  # noqa: PLR0913 - what became of it, by name
+    async def nack(  # noqa: PLR0913 - the outcome, by name
         self,
         outbox_id: str,
         token: str,

@@ -61,7 +61,7 @@ class Apart:
         self._check_open()
         await asyncio.to_thread(self._refuse_changed)
         process = await _start_process(work, str(database))
-        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
         self._running.add(process)
         try:
             if self._is_closed:

@@ -814,7 +814,7 @@ class SqliteEngine(Engine):
                     "store.rescued", file=str(target), remedy="stop the server and restore the database"
                 )
 
-        assert self._copier is not None  # noqa: S101 - files that can be taken away have one
+        assert self._copier is not None  # noqa: S101 - files that can be removed have one
         self._copier.begin(copied)
 
 

@@ -74,7 +74,7 @@ def _has_all_rows(connection: sqlite3.Connection, name: str, lacking: int) -> bo
     table, index = _quote(row[0]), _quote(name)
     columns = connection.execute(f"PRAGMA index_info({index})").fetchall()
     order = ", ".join(_quote(column) for _, _, column in columns)
-    [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - of the schema
+    [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - from the schema
     # A plain count would use the smallest index, whichever that is.
     [held] = connection.execute(
         f"SELECT sum(1) FROM (SELECT 1 FROM {table} INDEXED BY {index} ORDER BY {order} LIMIT -1)"  # noqa: S608
