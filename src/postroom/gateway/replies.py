@@ -115,7 +115,7 @@ class Reply(Record, frozen=True, kw_only=True):
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
-    """The platform's id of the message for which a notice says that it is waiting."""
+    """The platform's id of the message that is waiting according to a notice."""
     card: str | None = None
     """The platform's id of a notice's card whose button was pressed.
 
