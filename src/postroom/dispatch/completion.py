@@ -1120,7 +1120,8 @@ class Completion:
     ) -> RunDispatch:
         """Change the state of a dispatch that this process claimed; store the execution's error, if any.
 
-        If the change ends the dispatch, it also ends the run, which is counted as `outcome`.
+        If the change ends the dispatch, it also ends the run. The metrics count the ended run under
+        `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []

@@ -548,7 +548,7 @@ class Lifecycle:
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
         """Recover unfinished work, then start the rounds; return when both are done.
 
-        If the rounds already run, nothing happens.
+        If the rounds have already been started, this method does nothing.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.

@@ -1578,7 +1578,7 @@ class Submissions:
     ) -> Claimed | Held | None:
         """Claim the next dispatch of the thread.
 
-        If a caller waits (`is_now`) and the request joined a queued dispatch, claim this dispatch instead.
+        If a caller waits (`is_now`) and the request joined a queued dispatch, claim the joined dispatch.
         """
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)

@@ -34,10 +34,9 @@ from postroom.contracts.waking import QUESTION_NUMBER, number_of
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
-from postroom.gateway.questions import answer_note, answer_run
+from postroom.gateway.questions import answer_note, answer_run, asker_of
 from postroom.gateway.replies import (
     Question,
-    asker_of,
     closed_card,
     inbound_ids_of,
     is_chat,

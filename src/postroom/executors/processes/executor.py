@@ -418,7 +418,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice on failures, or None if it is unknown."""
+        """Return the client that a runner starts, or None if it is unknown; advice on failures names it."""
 
     @property
     def executing(self) -> int:

@@ -1445,7 +1445,7 @@ class _ResponseEvents:
         self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event, or a heartbeat if the reader has the event already."""
+        """Return an event of the stream, or a heartbeat if the reader has already received this event."""
         number, self._count = self._count, self._count + 1
         if number <= self._after:
             return SIGN_OF_LIFE

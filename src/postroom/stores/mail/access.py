@@ -2344,7 +2344,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a person logged out of a web session, until the session would have ended."""
+        """Record that a person logged out of a web session; keep the record until the session expires."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 

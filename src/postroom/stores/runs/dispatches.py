@@ -178,8 +178,9 @@ class Dispatches(Tables):
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
         """Extend claims, each by its own length from now; return the ids of the dispatches still owned.
 
-        Each length needs one statement, and no locks. The statement and a concurrent change of the same
-        dispatch wait for each other. A lost claim is not renewed.
+        All claims with the same length are renewed by one statement, which takes no locks. The
+        statement and a concurrent change of the same dispatch wait for each other. A lost claim is not
+        renewed.
         """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):

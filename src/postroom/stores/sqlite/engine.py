@@ -460,8 +460,8 @@ class Writer:
     def _folded(self) -> bool:
         """Run a checkpoint of the log.
 
-        Return whether the whole log was written to the database, which can also fail because the disk is
-        full.
+        Return whether the whole log was written to the database. The checkpoint can also fail because the
+        disk is full.
         """
         try:
             if self._files is not None:
