@@ -72,7 +72,7 @@ class Leases:
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
         self._renewing = asyncio.Lock()
-        """A lock that is held while leases are acquired, so that a release waits for this."""
+        """A lock that is held while leases are acquired; a release waits for this lock."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
         """Acquire a lease when it becomes free, and renew it from then on.

@@ -122,7 +122,7 @@ class RunControl:
     claim: Claim | None = None
     """The proof of ownership that the writes of this execution present."""
     registry: RegistrySet | None = None
-    """The registry to which the run is pinned; None means the live configuration."""
+    """The registry to which the run is pinned, or None for the live configuration."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _do_nothing

@@ -27,7 +27,7 @@ _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The name of a table in a TOML file, in the form in which error messages show it."""
+    """The name of a table in a TOML file, as error messages show it."""
 
     file: Path
     name: str
@@ -111,7 +111,7 @@ def extra_of(kind: inspect.Type, name: str) -> Any:
 
 
 def place_of(why: str) -> str | None:
-    """Return the name of the field that msgspec rejected; None if the error concerns the whole struct."""
+    """Return the field that msgspec rejected, or None if the error concerns the whole struct."""
     match = _LOCATION.search(why)
     return None if match is None else match[1]
 

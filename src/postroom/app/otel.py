@@ -31,7 +31,7 @@ _FORM: Final = TraceContextTextMapPropagator()
 
 
 def otlp(endpoint: str) -> SpanProcessor:
-    """Return a processor that sends spans to a collector, in batches and on a thread of its own."""
+    """Return a processor that sends spans to a collector, in batches and on a separate thread."""
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
 
 

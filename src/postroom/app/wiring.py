@@ -299,7 +299,8 @@ class Application:
     async def at_work(self) -> AsyncIterator[None]:
         """Perform the effects of the outbox while any caller is inside this context.
 
-        One of the callers performs the effects. When that caller leaves the context, another one continues.
+        One of the callers performs the effects. When this caller leaves the context, another caller continues
+        to perform them.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 

@@ -3,8 +3,8 @@
 This module installs and removes the hooks, and keeps other hooks working.
 
 An existing hook is renamed, and stays next to the guard's hook, which calls it first. A rename preserves the
-bytes and the mode of the hook, and also a symbolic link. So the removal of the guard restores the hook
-exactly.
+bytes and the mode of the hook, and also a symbolic link. The removal of the guard therefore restores that
+hook exactly.
 
     absent ──install──▶ installed            foreign ──install──▶ installed, with the other hook kept
        ▲                   │                     ▲                   │

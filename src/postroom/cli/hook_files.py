@@ -175,7 +175,7 @@ class Look:
     def _find_replaced_version(self, path: str, blob: str) -> str:
         """Return the version that the tool wrote, or "" if the file still has this version.
 
-        Other line endings and trailing spaces are no other version: the client may have changed them.
+        Line endings and trailing spaces do not make another version: the client may have changed them.
         """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""

@@ -44,7 +44,7 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 
     The result is "" if no person attends the session, the session has no agent or has ended, the client has
     exited, or another process has replaced this one. If the server is down, a process that was started at the
-    start of the session waits for the server. A process that was started after a turn does not wait for it.
+    start of the session waits for the server, but a process that was started after a turn ends.
 
     Raises:
         Exception: The input of the client or the answer of the server cannot be read.

@@ -1,4 +1,4 @@
-"""The direct chats of one person on several channels, and the port that stores who belongs together."""
+"""The direct chats of one person on several channels, and the port that stores the links between them."""
 
 from dataclasses import dataclass
 from enum import StrEnum

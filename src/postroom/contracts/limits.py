@@ -245,7 +245,7 @@ def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
 def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
     """Return the name and the end of the window that contains a minute since the epoch.
 
-    Windows start and end on minutes.
+    Windows start and end at whole minutes.
     """
     local = datetime.fromtimestamp(minute * 60, _zone(zone))
     if window is BudgetWindow.HOUR:

@@ -96,7 +96,7 @@ def is_content_of(sha256: str, content: bytes) -> bool:
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether a message's texts have changed since they were written; False if that is unknown."""
+    """Return whether a message's texts are known to have changed since they were written."""
     return (
         message.check_value is not None
         # An earlier release that recalls a message does not update its check value.

@@ -619,7 +619,7 @@ def written_runner(runner: AnyRunner) -> str:
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return the host name or label of the servers that may start the program; '' means any server."""
+    """Return the host name or label of the servers that may start the program, or '' for any server."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 

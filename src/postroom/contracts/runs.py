@@ -469,14 +469,15 @@ class SummaryDraft(Record, frozen=True, kw_only=True):
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages and its position: when it started or, if it never started, when it ended."""
+    """A run with its messages; its position is its start, or its end if it never started."""
 
     run_id: str
     asked: tuple[str, ...] = ()
     """The ids of the messages with which the run started."""
     began: int | None = None
     is_unbegun: bool = False
-    """Whether the run ended before it started; it then comes after runs that started at the same time."""
+    """Whether the run ended before it started; such a run is placed after runs that started at the same time.
+    """
     created_at: int = 0
     takes_back: tuple[str, ...] = ()
     """The runs that this run rolled back; no later run sees them."""

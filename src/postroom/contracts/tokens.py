@@ -36,7 +36,7 @@ class KeptToken:
     """The SHA-256 of the whole token, as hexadecimal digits."""
     scopes: frozenset[Scope]
     project_id: int | None = None
-    """The only project that the token can access; None means every project."""
+    """The only project that the token can access, or None for every project."""
     created_at: int
     expires_at: int | None = None
     replaced_at: int | None = None

@@ -15,7 +15,7 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str | None:
-        """The span's position in the trace, which later work can continue; None if nothing is traced."""
+        """The span's position in the trace, for work that continues it, or None without tracing."""
         ...
 
     def failed(self, kind: str) -> None:

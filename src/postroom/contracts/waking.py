@@ -27,7 +27,7 @@ LANE: Final = "#"
 
 
 def agent_of(thread_id: str) -> tuple[str, str] | None:
-    """Return the slug and the name of the agent that a thread of runs belongs to; None for other threads."""
+    """Return the slug and the name of the agent to which a thread belongs, or None for other threads."""
     if not thread_id.startswith(AGENT_THREAD):
         return None
     slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
@@ -247,7 +247,7 @@ class FileView:
     """The viewer that wrote this version, or None if no hook reported who wrote it."""
     changed_at: int = 0
     notice: int = 0
-    """0 if the session knows the newest version, 1 if it must still be notified, 2 if it was notified."""
+    """The session knows the newest version (0), must still be notified (1), or was notified (2)."""
     used_at: int = 0
     """The time of the session's last use of the file, from which the expiry of this record is computed."""
 

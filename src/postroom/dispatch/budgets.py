@@ -300,7 +300,7 @@ class Budgets:
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, budget: Budget, spent: Spending, whose: str) -> int | None:
-        """Return how many runs of a budget may execute at the same time; None means no limit."""
+        """Return the number of a budget's runs that may execute at the same time, or None for no limit."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None

@@ -252,7 +252,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     effects: RunEffects | None = None
     """The effects that write rows when a new run starts."""
     places: Places = None
-    """The places whose runs this process executes; None means all places."""
+    """The places whose runs this process executes, or None for all places."""
     limits: tuple[Limit, ...] = ()
     """The limits of runs. If there are limits or budgets, the claiming transaction holds the lock of limits.
     """
@@ -355,9 +355,7 @@ class Job:
     next: Claimed | None = None
     """The thread's next dispatch, if it was claimed by the transaction that ended this run."""
     has_looked: bool = False
-    """Whether it is known that the thread's next dispatch was claimed, or that there is none, so that no poll
-    is needed.
-    """
+    """Whether no poll is needed, because the thread's next dispatch was claimed or does not exist."""
     leaves_waiting: bool = True
     """Whether messages may be pending on the thread after this run."""
     comes_again: bool = False
@@ -535,7 +533,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, which the caller stores, or None if no dispatch is due."""
+    """Return a claim on a due dispatch, or None if no dispatch is due; the caller stores the claim."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -1122,7 +1120,8 @@ class Completion:
     ) -> RunDispatch:
         """Change the state of a dispatch that this process claimed; store the execution's error, if any.
 
-        If the change ends the dispatch, it also ends the run, which is counted as `outcome`.
+        If the change ends the dispatch, it also ends the run. The metrics count the ended run under
+        `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []

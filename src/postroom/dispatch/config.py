@@ -103,7 +103,7 @@ class MailboxConfig:
     stop_wait_ms: int = 5_000
     """The time that a run which lost its lease has to stop, before it is abandoned."""
     max_run_ms: int | None = None
-    """After this time a run is stopped permanently; None means no limit."""
+    """The time after which a run is stopped permanently, or None for no limit."""
     max_concurrent_runs: int = 256
     """Maximum number of runs that this process executes at the same time. The maximum for each tenant is also
     per process, whereas `limits` apply to all workers of the database.
@@ -114,9 +114,9 @@ class MailboxConfig:
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
-    """The maximum number of queued runs on a thread; None means no limit."""
+    """The maximum number of queued runs on a thread, or None for no limit."""
     max_pending_per_thread: int | None = 10_000
-    """The maximum number of pending messages on a thread; None means no limit."""
+    """The maximum number of pending messages on a thread, or None for no limit."""
     drain_grace: Duration = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
@@ -130,7 +130,7 @@ class MailboxConfig:
     places: Callable[[], Collection[str]] | None = None
     """Returns the names of the places that this process serves.
 
-    The process claims the runs of these places, and runs without a place. None means that it claims all runs.
+    The places whose runs the process claims, in addition to runs without a place, or None for all places.
     """
     gone: Callable[[], Collection[str]] | None = None
     """Returns the names of other consumers that have certainly exited.

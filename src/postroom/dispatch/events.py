@@ -32,7 +32,7 @@ class ServerEventPublisher(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of the storage; None if the publisher cannot write events within other commits."""
+        """The identity of the storage, or None if the publisher cannot write within other commits."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:

@@ -217,7 +217,7 @@ class Inspection:
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        """Return a reason if the dispatch waits for another place; None if this process can execute it."""
+        """Return a reason if the dispatch waits for another place, or None if this process executes it."""
         place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None

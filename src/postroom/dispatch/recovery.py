@@ -287,8 +287,8 @@ class Rounds:
         The poll also finds claims of this process that it does not execute, and releases them.
 
         Claims of exited processes count as due work, too. If the clock was set back since the last round,
-        short delays and leases are moved to keep their length. Without this, a run that is due in 5 s could
-        wait for hours.
+        short delays and leases are moved to keep their length. Without the move, a run that is due in 5 s
+        could wait for hours.
         """
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -548,7 +548,7 @@ class Lifecycle:
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
         """Recover unfinished work, then start the rounds; return when both are done.
 
-        If the rounds already run, nothing happens.
+        If the rounds have already been started, this method does nothing.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.

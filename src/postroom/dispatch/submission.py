@@ -676,7 +676,7 @@ class Submission:
     is_queued: bool = True
     """Whether a dispatch is stored together with the run."""
     queue_cap: int | None = None
-    """Maximum number of queued dispatches on the thread; None means no limit."""
+    """Maximum number of queued dispatches on the thread, or None for no limit."""
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for a claim."""
     run_id: str = ""
@@ -1092,7 +1092,7 @@ class Submissions:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
     async def _replace_active(self, active: RunDispatch, submission: Submission) -> Prepared | None:
-        """Stop an active run and store a submission that ends it; return None if the run does not stop.
+        """Replace an active run by a submission; return None if the run does not stop.
 
         If the submission is rejected nevertheless, the run continues at once. If the store fails, the run
         continues after `PLACE_KEPT_MS`.
@@ -1578,7 +1578,7 @@ class Submissions:
     ) -> Claimed | Held | None:
         """Claim the next dispatch of the thread.
 
-        If a caller waits (`is_now`) and the request joined a queued dispatch, claim this dispatch instead.
+        If a caller waits (`is_now`) and the request joined a queued dispatch, claim the joined dispatch.
         """
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
@@ -1742,9 +1742,8 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a run may resume with its new answers, in milliseconds since the epoch.
 
     An answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest delay. Only answers to its current questions count. If one of these
-    questions had no earlier answer, the queued dispatch is due at the question's timeout; this time is
-    ignored.
+    once, so it resumes after the longest delay. Only answers to its current questions count. If there was no
+    earlier answer, the queued dispatch is due at a question's timeout, which is ignored.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own

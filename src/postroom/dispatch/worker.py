@@ -242,7 +242,7 @@ class Slots:
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or wait in the queue; return whether a slot was taken. The tenant '' is unknown.
+        """Take a slot, or wait in the queue; return whether a slot was taken. An empty tenant means unknown.
 
         Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """

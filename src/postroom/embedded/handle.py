@@ -149,7 +149,7 @@ class RunHandle:
     async def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
         """Return the answer of the run as text or, if `type` is given, as a value of that type.
 
-        `timeout` is a number of seconds or a timedelta; None means no limit. With 0 or less, the call returns
+        `timeout` is a number of seconds, a timedelta, or None for no limit. With 0 or less, the call returns
         the answer of a run that has ended, and does not wait for an open run.
 
         If the database is unavailable, the call waits for it.

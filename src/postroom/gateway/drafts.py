@@ -30,7 +30,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 class Look:
     """A version of a draft to show in a chat.
 
-    `end` is the number of characters of the answer that the version shows. `is_full` is true if no more text
+    `end` is the number of the answer's characters that the version shows. `is_full` is true if no more text
     fits into the message.
     """
 

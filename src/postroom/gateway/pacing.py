@@ -20,9 +20,9 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.gateway.capabilities import Rate, RateLimits
 
 PATIENCE_MS = 2_000
-"""The longest wait for a turn. A caller whose turn comes later is told when to ask again."""
+"""The longest wait for a turn. A caller whose turn comes later gets the time at which to ask again."""
 KEPT_MS = 5_000
-"""How long a caller that was told to ask again keeps its place in the queue after its turn is due."""
+"""How long a caller that must ask again keeps its place in the queue after its turn is due."""
 UNTOLD_MS = 5_000
 """The pause after a refusal in which the platform gives no waiting time."""
 _MAX_SCOPES = 10_000

@@ -13,9 +13,10 @@ from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import QUESTION_NUMBER
+from postroom.contracts.waking import QUESTION_NUMBER, agent_of
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.replies import Question, asker_of, how_to_answer, question_of
+from postroom.gateway.config import DEFAULT_AGENT
+from postroom.gateway.replies import Question, agent_on, how_to_answer, is_chat, question_of
 from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
@@ -194,6 +195,14 @@ def _name_for(source: SessionSource, asker: str) -> str:
         with suppress(InvalidArgument):
             return check_person_name(name, asker=asker)
     return ""
+
+
+def asker_of(thread_id: str) -> str:
+    """Return the name of the agent whose runs on this thread ask questions; "" if it belongs to no agent."""
+    if is_chat(thread_id):
+        return agent_on(thread_id) or DEFAULT_AGENT
+    agent = agent_of(thread_id)
+    return "" if agent is None else agent[1]
 
 
 async def answer_run(

@@ -28,9 +28,8 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import agent_of, number_of
+from postroom.contracts.waking import number_of
 from postroom.gateway import wording
-from postroom.gateway.config import DEFAULT_AGENT
 from postroom.gateway.events import Button, Card
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
@@ -116,7 +115,7 @@ class Reply(Record, frozen=True, kw_only=True):
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
-    """The platform's id of the message for which a notice says that it is waiting."""
+    """The platform's id of the message that is waiting according to a notice."""
     card: str | None = None
     """The platform's id of a notice's card whose button was pressed.
 
@@ -226,14 +225,6 @@ def target_of(thread_id: str) -> str:
 def is_chat(thread_id: str) -> bool:
     """Return whether a thread belongs to a chat."""
     return thread_id.startswith(CHAT_THREAD) and thread_id.count("/") >= 3
-
-
-def asker_of(thread_id: str) -> str:
-    """Return the name of the agent whose runs on this thread ask questions, or "" if no agent owns it."""
-    if is_chat(thread_id):
-        return agent_on(thread_id) or DEFAULT_AGENT
-    agent = agent_of(thread_id)
-    return "" if agent is None else agent[1]
 
 
 def has_waiting_caller(target: str) -> bool:

@@ -164,7 +164,7 @@ class _Splitter:
         return fence.closing if end > fence.start and self._text[end - 1] == "\n" else "\n" + fence.closing
 
     def _fence_at(self, place: int) -> _Fence | None:
-        """Return the fence that contains a position, including its first and last line."""
+        """Return the fence that contains a position; its first and last line belong to the fence."""
         index = bisect_left(self._fence_starts, place) - 1
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 

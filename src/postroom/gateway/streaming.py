@@ -111,7 +111,7 @@ class _SeenReaction:
 class SeenMarks:
     """Adds "seen" reactions to messages, and removes them.
 
-    A chat that refuses a reaction gets no more reactions until the next start.
+    After a chat has refused a reaction, the bot adds none there until the next start.
     """
 
     def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
@@ -462,7 +462,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Forwards a run's events, passes the answer's events to the draft, and collects the answer's text."""
+    """Forwards the events of a run. Events of the answer also reach the draft, and the text is collected."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink

@@ -3,7 +3,7 @@
     the text has arrived ─▶ its row ends and adds a row for the voice ─▶ spoken ─▶ stored as a file ─▶ sent
                                                                          └ failed: one sentence to the chat
 
-A voice message has an outbox row of its own, after the row of its text. So a slow or failing endpoint neither
+A voice message has a separate outbox row, after the row of its text. So a slow or failing endpoint neither
 delays nor repeats the text, and a text that is sent twice has only one voice message.
 """
 

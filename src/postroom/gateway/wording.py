@@ -210,7 +210,7 @@ def _mark(reason: TerminationReason | None) -> str:
 
 
 def _failure_sentence(reason: TerminationReason) -> str:
-    """Return a sentence that says why there is no answer, and how to get one."""
+    """Return a sentence with the reason for a missing answer, and with the way to get an answer."""
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:

@@ -1232,8 +1232,8 @@ def _plain_moment(value: object) -> object:
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with each invalid value replaced by its valid form.
 
-    A valid value does not change. An optional argument that is null or an empty text is omitted if it is
-    invalid.
+    A valid value does not change. An optional argument is omitted if its value is null or an empty text, and
+    its type does not allow that value.
 
     Raises:
         InvalidArgument: JSON text in an argument contains invalid Unicode, or is nested too deeply.

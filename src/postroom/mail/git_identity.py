@@ -29,7 +29,7 @@ QUICK_SECONDS: Final = 3
 WALK_SECONDS: Final = 15
 """The time limit in seconds for Git to find the first of a million commits, which takes about 8 s."""
 MAX_REMOTE_LENGTH: Final = 500
-"""Maximum number of characters of a stored remote. A longer remote is identified by its hash."""
+"""Maximum number of characters of a stored remote. A longer remote address is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
 """Maximum number of local origins that are followed to find the remote of a clone."""
 _FOLDER: Final = "#folder:"

@@ -217,14 +217,15 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
     with_own: bool = True,
     mail_thread: str = "",
 ) -> GivenNotes | None:
-    """Return the notes for an agent's files and tasks that it has not received in this place, if any.
+    """Return the notes for an agent's files and tasks, or None if there are none.
 
-    A place is a session or a run. The result contains the notes on the tasks that the agent has claimed, and
-    on the files that it has reserved or that these tasks name. Notes that name no file and no task are
-    included, too. On the mail thread of a task, only that task counts. With `again`, notes that the agent has
-    received in this place are included. Without `with_own`, notes by the agent itself are omitted if it wrote
-    them after it had received the first notes. Notes on a task come first, then notes on files, each newest
-    first. Notes that exceed the token budget are only counted.
+    Notes that the agent has already received in this place are omitted; a place is a session or a run. The
+    result contains the notes on the tasks that the agent has claimed, and on the files that the agent has
+    reserved or that these tasks name. Notes that name no file and no task are included, too. On the mail
+    thread of a task, only that task counts. With `again`, notes that the agent has received in this place are
+    included. Without `with_own`, notes by the agent itself are omitted if it wrote them after it had received
+    the first notes. Notes on a task come first, then notes on files, each newest first. Notes that exceed the
+    token budget are only counted.
     """
     notes = tx.active_notes(project.id, now=tx.now())
     if notes and not (again and with_own):

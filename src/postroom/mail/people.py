@@ -192,8 +192,8 @@ class StoredChatDelivery:
     async def pass_on(self, said: ChatWords) -> None:
         """Send a message from a chat to a person, in the name of the person whose address the chat is.
 
-        If the chat is nobody's address, a visitor is created for it. Mail to the visitor is shown in the
-        chat.
+        If the chat is not the address of a person, a visitor is created for it. Mail to the visitor is shown
+        in the chat.
 
         Raises:
             StoreError: The message may or may not have been stored.

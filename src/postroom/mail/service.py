@@ -138,7 +138,7 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Wake no recipients, because the waker finds the recipients later."""
+    """Do nothing. The waker later finds the recipients that must be woken."""
 
 
 class Mail:

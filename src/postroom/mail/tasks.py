@@ -188,7 +188,7 @@ def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
 def views(
     tx: RecordReads, project: Project, tasks: Sequence[Task], *, now: int, whole: bool = False
 ) -> list[TaskView]:
-    """Return tasks as callers see them. With `whole`, include their texts and evidence."""
+    """Return tasks as callers see them. With `whole`, include the texts and the evidence of the tasks."""
     if not tasks:
         return []
     assigned = {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}

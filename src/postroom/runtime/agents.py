@@ -16,13 +16,13 @@ from postroom.runtime.tools import Tool
 class AgentSpec:
     """The settings of an agent; durations are in milliseconds.
 
-    `tools` lists the tools that the agent may use; None means all. `max_rounds` and `wall_timeout_ms` limit
-    one execution, and `token_budget` limits all executions of a run together. A run that exceeds a limit is
-    stopped, and its work is kept. `context_window` is the size of the model's context in tokens, if it is
-    known before the endpoint reports it. With `commits_calls`, the tool calls of a step are committed before
-    they are made. After a crash, these calls are repeated under the same ids, without another request to the
-    model. `prices` maps the name of a model to its prices in US dollars for a million input tokens and a
-    million output tokens.
+    `tools` lists the tools that the agent may use, or is None for all tools. `max_rounds` and
+    `wall_timeout_ms` limit one execution, and `token_budget` limits all executions of a run together. A run
+    that exceeds a limit is stopped, and its work is kept. `context_window` is the size of the model's context
+    in tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool calls of a step
+    are committed before they are made. After a crash, these calls are repeated under the same ids, without
+    another request to the model. `prices` maps the name of a model to its prices in US dollars for a million
+    input tokens and a million output tokens.
     """
 
     model: str

@@ -76,7 +76,7 @@ class Stop:
 
 
 async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, timer: Timer) -> T:
-    """Do the work within a time limit; None means no limit.
+    """Do the work within a time limit, or without a limit if it is None.
 
     Raises:
         TimeUp: The work took longer and was cancelled.

@@ -354,8 +354,8 @@ async def _bound(response: httpx2.Response) -> None:
 class _Bounded(httpx2.AsyncByteStream):
     """Passes on an endpoint's output up to a limit; when closed, it also closes its generator.
 
-    The SDK abandons answers that are not read to their end. The garbage collector would then close the HTTP
-    client's generators at unpredictable times and in any order, which causes errors.
+    The SDK abandons answers that are not read to their end. Without this class, the garbage collector would
+    close the HTTP client's generators at unpredictable times and in any order, which causes errors.
     """
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:

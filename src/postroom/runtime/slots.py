@@ -133,7 +133,7 @@ class ActiveRun:
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Wait until input arrives or the time limit is reached; None means no limit."""
+        """Wait until input arrives or the time limit is reached; wait without a limit if it is None."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return

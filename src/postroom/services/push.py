@@ -65,7 +65,7 @@ POLL: Final = timedelta(seconds=1)
 POLL_WITHOUT: Final = timedelta(seconds=30)
 """Maximum time until the first subscription is noticed if its notification is lost."""
 _REST: Final = 5
-"""The pause after a round is this many times as long as the round, so that rounds need few resources."""
+"""The length of the pause after a round, as a multiple of the length of the round."""
 _OVERLAP_MS: Final = 5_000
 """The time by which each round reads back, because changes are not committed in the order of their times."""
 _KEPT_MS: Final = 24 * 3_600_000
@@ -460,7 +460,7 @@ class PushNotifier:
     def _meant(
         self, tx: Transaction, subscription_id: str, item: str, *, does_close: bool
     ) -> tuple[PushSubscription | None, Notice | None]:
-        """Return the subscription and the notification of an effect; None for each that does not exist."""
+        """Return the subscription and the notification of an effect, or None for a missing one."""
         subscription = tx.push.subscription(subscription_id)
         if subscription is None:
             return None, None

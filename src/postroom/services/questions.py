@@ -34,10 +34,9 @@ from postroom.contracts.waking import QUESTION_NUMBER, number_of
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
-from postroom.gateway.questions import answer_note, answer_run
+from postroom.gateway.questions import answer_note, answer_run, asker_of
 from postroom.gateway.replies import (
     Question,
-    asker_of,
     closed_card,
     inbound_ids_of,
     is_chat,
@@ -381,7 +380,7 @@ class QuestionService:
         )
 
     def open_questions(self, tx: Transaction, slug: str, limit: int = MAX_OPEN) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" means those of chats.
+        """Return the open questions of a project's agents, or of chats for "", oldest first.
 
         The list ends with the run of the question that reaches the limit.
         """
@@ -415,7 +414,7 @@ class QuestionService:
         return sorted(answers, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
-        """Return the answer to a question of a project's run ("" for a chat's run); None if there is none."""
+        """Return the answer to a question of a project's run ("" for a chat's run), or None."""
         run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
@@ -520,7 +519,7 @@ class QuestionService:
 
 
 def home_of(slug: str) -> str:
-    """Return the part of a project's thread names before the first slash; "" means those of chats."""
+    """Return the first segment of the thread names of a project, or of chats for ""."""
     return (project_threads(slug) if slug else CHAT_THREAD).partition("/")[0]
 
 
@@ -565,7 +564,7 @@ def place_in_list(asked_at: int, run_id: str, number: str, *, is_snoozed: bool =
 
 
 def _place(after: str) -> tuple[int, str, str]:
-    """Return the time, the run and the number of a place in the list; for "", those of its start.
+    """Return the time, the run and the number of a place in the list; "" is the start of the list.
 
     Raises:
         InvalidArgument: The text is not a place in this list.

@@ -70,8 +70,7 @@ class Story:
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
-    """The agent's reservations: all of them while the run is open, and later those that it has not released.
-    """
+    """The agent's reservations. After the end of the run, only unreleased reservations are included."""
     heard_at: int | None = None
     """The time of the newest entry in the run's log, or None before the first one."""
     output: Output = field(default_factory=partial(Output, text=""))

@@ -158,7 +158,7 @@ class RunService:
 
 
 def project_threads(slug: str) -> str:
-    """Return the name prefix of the threads of a project's agents; "" means all projects."""
+    """Return the name prefix of the threads of a project's agents, or of all projects for ""."""
     return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
 
 

@@ -175,7 +175,7 @@ class MailSchedules:
         return [shown(schedule) for schedule in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
-        """Return the schedules of a project, ordered by name; without a slug, those of all projects."""
+        """Return the schedules of a project, or of all projects without a slug, ordered by name."""
         schedules = list[Schedule]()
         while page := tx.schedules.listed(
             MAIL, after=schedules[-1].name if schedules else "", limit=MAX_LISTED

@@ -50,7 +50,7 @@ class SurfaceRecords:
     async def note(self, shown: Iterable[tuple[str, str]], where: str) -> None:
         """Record that questions, each given by its run and its number, were shown at a place.
 
-        The question counts as shown even if this fails, so a failure is only logged.
+        The questions count as shown even if the record is not stored, so a failure is only logged.
         """
         new = {key: None for key in shown if (*key, where) not in self._known}
         if not new:

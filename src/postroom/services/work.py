@@ -70,8 +70,8 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Implements the operator's routes and the pages for runs.
 
-    Methods that take a transaction read the content of a page. A page calls all of them with the same
-    transaction, so that its parts agree with each other.
+    Methods that take a transaction read the content of a page. A page calls them with one transaction, so
+    that all parts of the page show the same state.
     """
 
     floor = staticmethod(floor_of)
@@ -193,7 +193,7 @@ class WorkService:
         return items, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents; "" means all agents and chats.
+        """Return the runs of a project's agents, or of all agents and chats for "".
 
         Open runs come first, then dead letters, then the last ended runs of agents (not of chats).
         """
@@ -209,7 +209,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, and then its dead letters; "" means all projects.
+        """Return the open runs of a project, or of all projects for "", and then the dead letters.
 
         `explained` adds the reasons why queued runs wait.
         """

@@ -138,7 +138,7 @@ def is_answer(message: Message, run: RunRecord) -> bool:
 
 
 def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Json] | None:
-    """Return the payload of an event without the run's answer; None if it does not contain the answer."""
+    """Return an event's payload without the run's answer, or None if it does not contain the answer."""
     if payload.get("text") == run.final_output:
         return {**payload, "text": None}
     result = payload.get("result")

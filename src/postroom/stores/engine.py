@@ -312,5 +312,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish the submitted work and close the engine. May block; a repeated call has no effect."""
+        """Finish submitted work and close the engine. The call may block; a second call has no effect."""
         ...

@@ -49,7 +49,7 @@ class Migration:
 
     @property
     def after(self) -> int:
-        """The step that a server must know to use the database after this step, or 0 if any server may."""
+        """The oldest step whose servers can use the database after this step; 0 allows every server."""
         match = _AFTER.search(self.sql)
         return int(match[1]) if match else 0
 

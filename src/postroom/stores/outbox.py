@@ -142,7 +142,7 @@ class OutboxTables(Tables):
         return targets
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
-        """Return due effects among a target's oldest ones or, if none of these is due, among all."""
+        """Return the due effects among a target's oldest ones, or among all if no old one is due."""
         parameters = {"kind": kind, "target": target, "now": now, "limit": limit}
         among_first = self._sql.all("outbox.due", {**parameters, "window": max(_WINDOW, 2 * limit)})
         return among_first or self._sql.all("outbox.due_far_behind", parameters)

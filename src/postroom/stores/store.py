@@ -134,9 +134,7 @@ class Joined:
 
 
 MIN_SPACE: Final = 300_000
-"""The number of bytes for which the first check looks: enough for one long message and its indexes, or for
-many usual messages.
-"""
+"""The number of bytes that the first check allocates: enough for one long message with its indexes."""
 MAX_SPACE: Final = 1 << 24
 """The maximum number of bytes that a check allocates before it frees them again."""
 
@@ -314,7 +312,7 @@ class SqlStore:
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
     async def read_again(self, *, until: int | None = None) -> None:
-        """Try again to read rows that were skipped at this time or before; None means all rows.
+        """Try again to read rows that were skipped at this time or before, or all such rows without a time.
 
         A row that is still unreadable is skipped again.
         """
@@ -349,7 +347,7 @@ class SqlStore:
         self._store_id = store_id
 
     def close(self) -> None:
-        """Finish submitted work and close the store. May block; a repeated call has no effect."""
+        """Finish submitted work and close the store. The call may block; a second call has no effect."""
         if os.getpid() != self._process:
             return  # the threads and the lock of the file belong to the parent process
         self.engine.close()

@@ -391,7 +391,7 @@ class Stage:
         return True
 
     async def until(self, *conditions: Callable[[], object]) -> None:
-        """Let time pass until all conditions are true."""
+        """Advance the clock until all conditions are true."""
         try:
             await settled(self.pass_a_moment, *conditions, within_s=PATIENCE_S)
         except TimeoutError:
@@ -411,14 +411,14 @@ class Stage:
         return dict(await self._stores.chat.intake_log.counts())
 
     async def until_stored(self, messages: int) -> None:
-        """Let time pass until this number of messages is stored."""
+        """Advance the clock until this number of messages is stored."""
         async with asyncio.timeout(PATIENCE_S):
             while sum((await self.statuses()).values()) < messages:
                 self.pass_a_moment()
                 await asyncio.sleep(0)
 
     async def answered(self, messages: int) -> None:
-        """Let time pass until this number of messages is stored, and each message has its answer."""
+        """Advance the clock until this number of messages is stored, and each message has its answer."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 fields = await self.statuses()
@@ -429,7 +429,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def dead(self, number: int) -> list[dict[str, Any]]:
-        """Let time pass until there are `number` dead letters, and return them as `postroom` prints them."""
+        """Advance the clock until there are `number` dead letters. Return them as `postroom` prints them."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:

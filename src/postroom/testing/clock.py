@@ -34,7 +34,7 @@ class ManualClock:
         return sum(not wake.done() for _, _, wake in self._sleepers)
 
     def advance(self, duration: Duration) -> None:
-        """Let seconds or a timedelta pass. A negative duration sets the clock back, as on real machines."""
+        """Move the clock by seconds or a timedelta. A negative duration sets the clock back."""
         self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:

@@ -58,7 +58,7 @@ async def read_form(
     the limit. The typed texts are stored at once, so that an error page can show them.
 
     Raises:
-        NotPermitted: The form belongs to another session. None of its fields was used.
+        NotPermitted: The form belongs to another session. No field was used.
         TooLarge: The form has more than `limit` bytes.
         InvalidArgument: The body is not a form, or a field does not match `kind`.
     """

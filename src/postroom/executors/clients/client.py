@@ -190,7 +190,7 @@ class CodingClient:
 
     The arguments are the environment of the client and the socket for messages.
 
-    None means that the client reads the prompt and messages from its standard input.
+    The field is None if the client reads the prompt and messages from its standard input.
     """
     expects_steered: str = ""
     """A description of the client's usual output if it accepts messages while it works."""
@@ -239,7 +239,7 @@ def servers_argument(access: RunAccess, recipe: Recipe, **more: object) -> str:
 
 
 def settings_with_server(path: Path, server: Mapping[str, object]) -> bytes | None:
-    """Return the settings in a file with this server added to `mcpServers`; None if it is unreadable."""
+    """Add this server to `mcpServers` in a file's settings and return them, or None if unreadable."""
     try:
         read = jsonc.read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -47,7 +47,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     """Connect Cline to this server by a copy of its list of servers.
 
-    Cline starts a bridge program, which gets the variables of the run.
+    Cline starts a bridge program and passes the environment variables of the run to it.
     """
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")

@@ -113,8 +113,8 @@ def words_of(
     """Return the command with the arguments for the connection, the session to resume and the prompt.
 
     An agent's input must not change how the agent is run. A prompt that begins with a dash gets a leading
-    space, so that the program does not read it as an option. The same applies to a one-word prompt that the
-    program would read as a command.
+    space, so that the program does not read it as an option. A one-word prompt that the program would read as
+    a command gets one, too.
     """
     client = CLIENTS[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]

@@ -76,9 +76,8 @@ class ActiveRun:
         self.listens = False
         """Whether the run's program accepts messages while it works."""
         self.pending: PendingBoundary | None = None
-        """The pending messages that postroom's tools add to their answers.
-
-        None means that the program receives messages in another way.
+        """The pending messages that postroom's tools add to their answers, or None if the program receives
+        messages in another way.
         """
         self.told: set[str] = set()
         """The ids of the messages that tools have added to their answers."""
@@ -145,6 +144,6 @@ class ActiveRuns:
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None if no run or more than one matches."""
+        """Return the run with this run, thread or dispatch id, or None unless exactly one matches."""
         active_runs = [active for active in self._by_thread.values() if active.answers_to(id)]
         return active_runs[0] if len(active_runs) == 1 else None

@@ -20,7 +20,7 @@ _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 def asked(
     environment: Mapping[str, str], *words: str, cwd: Path | None = None, silent: set[str] | None = None
 ) -> tuple[int, str]:
-    """Return a program's exit code and output; 127 means that it is missing, 126 that it did not answer.
+    """Return a program's exit code (127 if it is missing, 126 without an answer) and its output.
 
     Without `cwd`, the program runs in a temporary folder. If a program does not answer, it is ended with its
     children, and added to `silent`. Programs in `silent` are not started.

@@ -86,7 +86,7 @@ class Sessions:
         return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
 
     async def former(self, *, of_run: str | None = None) -> str | None:
-        """Return the session that the agent resumes; None means a new session.
+        """Return the session that the agent resumes, or None for a new session.
 
         If a run must not see earlier messages, it gets a new session, because a client cannot forget them.
         With `of_run`, only a session of this run is returned.
@@ -418,7 +418,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice on failures, or None if it is unknown."""
+        """Return the client that a runner starts, or None if it is unknown; advice on failures names it."""
 
     @property
     def executing(self) -> int:

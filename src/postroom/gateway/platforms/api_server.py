@@ -1445,7 +1445,7 @@ class _ResponseEvents:
         self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event, or a heartbeat if the reader has the event already."""
+        """Return an event of the stream, or a heartbeat if the reader has already received this event."""
         number, self._count = self._count, self._count + 1
         if number <= self._after:
             return SIGN_OF_LIFE
@@ -1559,7 +1559,7 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
 _LOOK_EVERY_MS: Final = 1_000
 """The interval at which the store is checked for an answer from another server."""
 RETRIED_WITHIN_MS: Final = 3_600_000
-"""The time after which an equal request is no repetition. Clients wait ten minutes or more."""
+"""The time after which an equal request is a new request. Clients wait ten minutes or more."""
 _NEWEST: Final = 6
 """The number of newest equal requests among which the repeated request is searched."""
 _MAX_COUNTS: Final = 2_000

@@ -386,7 +386,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The subject and the references of an e-mail, with which it is answered."""
+    """The subject and the references of an e-mail; a reply to the e-mail needs them."""
 
     subject: str
     references: tuple[str, ...]

@@ -405,7 +405,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's identity on the homeserver, and the prefix for commands besides the slash."""
+    """The bot's identity on the homeserver, and the prefix for commands in addition to the slash."""
 
     user_id: str
     name: str | None = None
@@ -527,7 +527,7 @@ def all_older(events: Iterable[object], floor: int) -> bool:
 
 
 def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
-    """Return the sender, text and files of an event that was replied to, or None if it is no message."""
+    """Return the sender, text and files of an event that was replied to, or None if it has no message."""
     try:
         event = read(told, RoomEvent)
         content = read(event.content, Content)

@@ -1043,7 +1043,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, with which only one process may poll, or None for a webhook."""
+        """Return the token, because only one process may poll with it; return None for a webhook."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:

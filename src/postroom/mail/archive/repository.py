@@ -769,7 +769,7 @@ def _entry(line: bytes) -> _Entry | None:
 def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
     """Split items into groups of at most `limit` bytes and `GROUP_ITEMS` items.
 
-    A larger item is a group of its own.
+    A larger item forms a separate group.
     """
     group: list[T] = []
     held = 0

@@ -9,7 +9,7 @@ from postroom.stores.chats.rows import refuse_unfit
 from postroom.stores.store import SqlStore, Transaction
 
 _LOCK = "linked_chats"
-"""One lock for all links, so that two codes at the same time cannot link three chats to two persons."""
+"""The lock for all links. Without it, two codes at the same time could link three chats to two persons."""
 
 
 class ChatLinks:

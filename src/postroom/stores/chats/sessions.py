@@ -66,7 +66,7 @@ class ChatSessions:
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
         """Store a new session and its thread; if its key is already stored, return the stored session.
 
-        If several callers do this at the same time, one of them creates the session, and all get it.
+        If several callers open a session at the same time, one of them creates it, and all get it.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.

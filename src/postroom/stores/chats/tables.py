@@ -245,7 +245,7 @@ class ChatTables:
         return rows.linked_chat(row) if row else None
 
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
-        """Return the chat in which a code was issued that is valid at this time."""
+        """Return the chat in which this code was issued, if the code is valid at `now`."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 

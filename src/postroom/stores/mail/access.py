@@ -215,8 +215,8 @@ class EventRecorder:
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that were also delivered to other projects, each with such a project; blind copies
-        are ignored.
+        Return pairs of a message and another project to which it was also delivered; blind copies are
+        ignored.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -383,10 +383,7 @@ class WakingReads:
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the stored runner of an agent.
-
-        None means that the agent has no runner, so postroom does not run it.
-        """
+        """Return the stored runner of an agent, or None if postroom does not run the agent."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
@@ -485,7 +482,7 @@ class WakingReads:
         return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return until when questions of these runs are snoozed, keyed by run id and call id."""
+        """Return the times at which snoozes of these runs' questions end, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
@@ -507,7 +504,7 @@ class WakingReads:
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
     def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
-        """Return the id and the time of the first message that reports a run at or after this time."""
+        """Return the id and the time of the first message since `at` that reports a run."""
         row = self._tx.one("mail.report_of", {"run_id": run_id, "at": at})
         return (row[0], row[1]) if row else None
 
@@ -537,7 +534,7 @@ class WakingWrites(WakingReads):
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where the runs of a thread must execute; '' means any place."""
+        """Set the place where the runs of a thread must execute, or '' for any place."""
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
@@ -1854,7 +1851,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         """Return active reservations, ordered by id.
 
         `near` selects the reservations whose prefix consists of the first path segments of `near`, or begins
-        with all of them. Only these can overlap a pattern with the prefix `near`.
+        with all of them. Only such reservations can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -2347,7 +2344,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a person logged out of a web session, until the session would have ended."""
+        """Record that a person logged out of a web session; keep the record until the session expires."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 

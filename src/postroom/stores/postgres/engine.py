@@ -133,7 +133,7 @@ class Readers:
 
 _MAX_NAME_LENGTH: Final = 63
 _WRITERS: Final = 3
-"""Two writers, and a third for changes that must wait for a lock, so that they do not block all others."""
+"""The number of writers. One of them makes the changes that must wait for a lock."""
 _SAMPLES: Final = 5
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE: Final = """

@@ -72,7 +72,7 @@ SELECT found.* FROM (
 
 
 def tables_of(steps: Sequence[Migration]) -> list[str]:
-    """Return the names of all tables in these steps, and of the table of applied steps (only read)."""
+    """Return the names of all tables in these steps, and of the table that lists the applied steps."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
@@ -262,9 +262,7 @@ _WITHIN: Final = timedelta(hours=6)
 """The time limit for a step, and for waiting until another process has upgraded."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
-"""The time that a step waits for a lock: a quarter of the time after which other statements that wait for a
-row or table fail.
-"""
+"""The time that a step waits for a lock. It is a quarter of the lock timeout of other statements."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _MAX_PAUSE: Final = timedelta(seconds=30)
 

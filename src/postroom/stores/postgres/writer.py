@@ -17,9 +17,9 @@ queries, because their answers may have changed. Changes without a common lock a
 as if they used two connections.
 
 One writer does nearly all the work, and never waits for a lock. Changes that would have to wait are passed to
-a second writer, the patient one. Until these are done, later changes with the same keys are passed to the
-patient writer, too. In a group of the patient writer, only the first change waits, before any other change of
-the group holds a lock. Therefore two groups never wait for each other.
+a second writer, the patient one. While the patient writer has a change with a key, later changes with this
+key are passed to it, too. In a group of the patient writer, only the first change waits, before any other
+change of the group holds a lock. Therefore two groups never wait for each other.
 """
 
 import threading
@@ -59,7 +59,7 @@ _Change = PendingChange[PostgresTransaction]
 
 
 class _OneByOne(Exception):
-    """Raised to roll back a group, because a change failed after a write, or the first would wait."""
+    """Raised to roll back a group if a change failed after a write, or if its first change would wait."""
 
 
 class Writer:

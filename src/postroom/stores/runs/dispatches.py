@@ -42,7 +42,7 @@ _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
 """The stored end of a hold that has no time limit."""
 _FEW: Final = 16
-"""Maximum number of due rows, and of threads in the queue, for which each one is examined."""
+"""Maximum number of due rows, or of threads in the queue, that are examined one by one."""
 _LATER_WINDOW: Final = 64
 """Minimum number of queue rows that are read together after the first window."""
 _WINDOWS: Final = 4
@@ -178,8 +178,9 @@ class Dispatches(Tables):
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
         """Extend claims, each by its own length from now; return the ids of the dispatches still owned.
 
-        Each length needs one statement, and no locks. The statement and a concurrent change of the same
-        dispatch wait for each other. A lost claim is not renewed.
+        All claims with the same length are renewed by one statement, which takes no locks. The
+        statement and a concurrent change of the same dispatch wait for each other. A lost claim is not
+        renewed.
         """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
@@ -261,8 +262,8 @@ class Dispatches(Tables):
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Release an overdue dispatch; return None if it is not overdue, or was superseded.
 
-        With `counts`, this counts as an interruption or, if interruptions have no limit of their own, as a
-        failed attempt.
+        With `counts`, the lost execution counts as an interruption or, if interruptions have no limit of
+        their own, as a failed attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         dispatch = rows.dispatch(row) if row else None
@@ -403,7 +404,7 @@ class Dispatches(Tables):
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Omit a thread's queued dispatches from `due_threads` until a time; None means until released.
+        """Omit a thread's queued dispatches from `due_threads` until a time, or until released if it is None.
 
         A held dispatch can still be claimed: the hold only avoids useless attempts. Each claim ends the hold.
         """
@@ -461,7 +462,7 @@ class Dispatches(Tables):
         return row[0] if row else ""
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where runs of a thread must execute; '' means any place."""
+        """Set the place where runs of a thread must execute, or '' for any place."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
@@ -649,7 +650,7 @@ def _number(row: Row | None) -> int:
 
 
 def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
-    """Store the place where runs of a thread must execute; '' means any place."""
+    """Store the place where runs of a thread must execute, or '' for any place."""
     if place:
         sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
     else:

@@ -129,7 +129,7 @@ class DispatchStore(_RunPort):
     ) -> RunDispatch | None:
         """Claim this dispatch, even if it is not due.
 
-        Return None if it is not queued, if it has an older epoch and is superseded, or if another dispatch of
+        Return None if the dispatch is not queued or is superseded by a newer epoch, or if another dispatch of
         the thread is claimed.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
@@ -325,7 +325,7 @@ class DispatchStore(_RunPort):
         return tuple(dispatch.thread_id for dispatch in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when a dispatch of a thread without a claimed one is next due, or 0 if one is due now.
+        """Return when the next dispatch is due, or 0 if one is due now; skip threads with a claimed dispatch.
 
         Only threads whose runs may execute at one of these places are considered.
         """
@@ -490,9 +490,9 @@ class ThreadStore(_RunPort):
     ) -> Conversation:
         """Return a thread as a run sees it: the newest valid summary, and the messages after it.
 
-        A summary is invalid if it covers content that the arguments hide, or that was rolled back. Instead of
-        an invalid summary, the newest valid one before it is used. The cost depends on the number of messages
-        after the summary, and on the amount of hidden content.
+        A summary is invalid if it covers content that the arguments hide, or that was rolled back. If a
+        summary is invalid, the newest valid earlier summary is used. The cost depends on the number of
+        messages after the summary, and on the amount of hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:

@@ -74,7 +74,7 @@ class RunTables(Tables):
         return rows.thread_state(result[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that this change claims and, if the run starts with the claim, the run."""
+        """Store a dispatch that this change claims, and its run if the run starts with the claim."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -200,7 +200,7 @@ class _Drafts:
         self._events = tuple(WrittenEvent.of(draft, tx.new_id, answer) for draft in step.events)
         self._effects = tx.outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
-        """The queries on which the decision about these events and effects depends."""
+        """The queries that `decide` needs for these events and effects."""
 
     def decide(self, found: Found, now: int) -> None:
         """Determine which events and effects are new.

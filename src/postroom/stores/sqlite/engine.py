@@ -287,9 +287,7 @@ UPDATE_AFTER = 500
 waits.
 """
 FORCE_MULTIPLIER = 10
-"""The factor by which these numbers may be exceeded before a chore is done even under load, so that its work
-stays limited.
-"""
+"""Under load, a chore runs only after this many times its number of rows, which limits the backlog."""
 
 
 STEP_CHARACTERS = 500_000
@@ -462,8 +460,8 @@ class Writer:
     def _folded(self) -> bool:
         """Run a checkpoint of the log.
 
-        Return whether the whole log was written to the database, which can also fail because the disk is
-        full.
+        Return whether the whole log was written to the database. The checkpoint can also fail because the
+        disk is full.
         """
         try:
             if self._files is not None:

@@ -23,7 +23,7 @@ _DIGITS: Final = 10
 
 
 class Generations:
-    """The number of one open database, for the thread that writes to the database."""
+    """The generation number of an open database. Only the database's writer thread uses this object."""
 
     def __init__(self, database: Path) -> None:
         self._file = generation_file(database)

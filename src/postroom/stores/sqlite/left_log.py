@@ -99,7 +99,7 @@ def _log_path(database: Path) -> Path:
 
 
 def _damaged_at(log: Path, database: Path) -> int | None:
-    """Return the position of the damage; None if the log is missing, intact, or truncated at its end."""
+    """Return the position of the damage, or None if the log is missing, intact or cut at its end."""
     try:
         with log.open("rb") as file:
             return _damage(file, database)
@@ -138,7 +138,7 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether another transaction follows the end of one, which was therefore complete.
+    """Return whether another transaction follows; if so, the transaction before it was complete.
 
     `priors` contains the possible checksums before the next frame, and `is_behind_end` states whether a
     transaction ended there. Frames with other salts are from before the log restarted.

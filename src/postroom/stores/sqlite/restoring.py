@@ -220,9 +220,9 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 def _set_aside(database: Path, former: Path) -> None:
     """Keep the database under a second name, so that there is always a file under its own name.
 
-    The log of the database is moved without being read, because opening the database would consume the log,
-    which may be the only evidence of damage. The log is moved first, because SQLite would apply a log next to
-    the new file to the new file.
+    The log of the database is moved without being read. Opening the database would consume the log, which may
+    be the only evidence of damage. The log is moved first, because SQLite would apply a log next to the new
+    file to the new file.
     """
     with writing(database):
         try:
