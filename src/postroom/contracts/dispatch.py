@@ -382,9 +382,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
         """Return a requeued copy of a dispatch whose owner exited or lost its lease, or a dead letter.
 
-        With `max_interruptions`, a dispatch is due at once after its first interruption. After the next one
-        it is due in 250 ms, and the delay then doubles up to 5 s. Therefore a run that crashes its server
-        does not crash all servers one after another.
+        With `max_interruptions`, a dispatch is due at once after its first interruption. After the second,
+        the dispatch is due in 250 ms. Each further interruption doubles the delay, up to 5 s. Therefore a run
+        that crashes its server does not crash all servers one after another.
         """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         if self.max_interruptions is not None:

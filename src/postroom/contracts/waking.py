@@ -82,7 +82,7 @@ class Accept:
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
-"""An object without locked threads: a change that adds a message must run again with its threads locked."""
+"""Locks no threads; a change that adds a message must run again with its threads locked."""
 
 
 QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
@@ -181,10 +181,10 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The actions of hooks in an agent's turns so far: holding up their end, or adding a line."""
+    """The last hook actions in an agent's turns: a delayed end of a turn, and an added line."""
 
     held_seq: int = 0
-    """Messages up to this number no longer hold up the end of a turn, because they did so before or were
+    """Messages up to this number no longer delay the end of a turn, because they delayed one before or were
     fetched.
     """
     notified_at: int = 0

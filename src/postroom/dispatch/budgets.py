@@ -211,8 +211,8 @@ class Budgets:
         The cost of older runs has less weight.
         """
         self.holds_back = False
-        """Whether a budget has refused a claim in this process. After such a refusal, due runs are examined
-        together before they are claimed.
+        """Whether a budget has refused a claim in this process. If so, due runs are examined together before
+        they are claimed.
         """
 
     def start(

@@ -54,7 +54,7 @@ WAIT_SECONDS = 25.0
 """A request that waits for mail is answered after this number of seconds, and the caller asks again."""
 BY = "hook"
 _MACHINE = socket.gethostname()
-"""Part of a file's name in the store, because servers on different machines may share the store."""
+"""The host name, which is a part of file names, since servers on several machines may share a store."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _Path = Annotated[str, Meta(max_length=4096)]
@@ -493,7 +493,7 @@ def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Start a turn with the new messages, which do not hold the end of this turn."""
+    """Start a turn with the new messages, which then do not delay the end of the turn."""
     prompt = _prompt(context, event, actor)
     if actor is None or not prompt.notes:
         return prompt

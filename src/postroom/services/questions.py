@@ -77,13 +77,11 @@ _OPENS_LOOKS: Final = 30
 """The number of times that a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
 _LATELY_MS: Final = 7 * 24 * 3_600_000
-"""The time after its answer for which a question is found by a part of its number."""
+"""The time after its answer during which a part of a question's number still finds the question."""
 _MOST_NUMBERED: Final = 100
 """Maximum number of questions that are read for one number, or for the beginning of one."""
 _AT_ONCE: Final = 50
-"""The number of runs that are read at a time to end their wait, or to store by what their questions are
-found.
-"""
+"""Maximum number of runs that are read at a time to handle timeouts or to index questions."""
 MAX_OPEN: Final = 50
 """Maximum number of runs of a project, or of chats, whose open questions a page shows."""
 MAX_COUNTED: Final = 500
@@ -463,7 +461,7 @@ class QuestionService:
         return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
-        """Return the error for an answer to a question of a run that is not open, or no longer."""
+        """Return the error for an answer to a run's question that is not open."""
 
         def look(tx: Transaction) -> StaleDecision:
             mine = tx.runs.threads.load_run(run_id)
@@ -707,7 +705,7 @@ class QuestionTimeouts:
         return ended
 
     async def _fill(self) -> None:
-        """Store by what questions are found, for runs that a server of an older release has written."""
+        """Index the questions of runs that a server of an older release has written."""
         store = self._runs.stores.store
         while found := await store.read(lambda tx: tx.runs.threads.unnumbered(_AT_ONCE)):
 

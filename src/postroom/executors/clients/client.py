@@ -102,7 +102,7 @@ class Steering(ABC):
     """Sends messages to a program while it works; `say` performs all input and output."""
 
     command: ClassVar[tuple[str, ...]] = ()
-    """The command of a client that accepts messages while it works; empty if it is the usual command."""
+    """The command that accepts messages while it works; empty if the client's usual command does."""
     more_words: ClassVar[tuple[str, ...]] = ()
     """Additional arguments that make the client accept messages while it works."""
 

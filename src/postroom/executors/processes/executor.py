@@ -345,8 +345,8 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
 async def _add_received_messages(activation: RunActivation, control: RunControl) -> RunActivation:
     """Add the messages that the run received in earlier executions to the request.
 
-    A restarted program does not know these messages. On the thread they follow the request, which may contain
-    messages or an answer.
+    A restarted program does not know these messages. On the thread, these messages follow the request, which
+    may contain messages or an answer.
     """
     if control.beginning is not None:
         return activation  # the run starts with this execution

@@ -261,8 +261,8 @@ class Control(asyncio.Protocol):
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
         """Events that report the end of the program.
 
-        `exited` is set when the program has exited. `gone` is set when none of its processes is left, or the
-        shim has ended.
+        `exited` is set when the program has exited. `gone` is set when no process of the program is left, or
+        the shim has ended.
         """
         self.code: int | None = None
         """The program's exit code, negative after a signal, or None before the program has exited."""

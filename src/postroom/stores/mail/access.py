@@ -1975,7 +1975,7 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
     """Changes to the records of mail, which are found by the ids of their projects.
 
-    Unless nothing changes, each change writes its events about agents, messages, reservations, tasks, notes,
+    Each change that has an effect writes its events about agents, messages, reservations, tasks, notes,
     contacts and runs to the log of the project (`contracts.project_log`).
     """
 

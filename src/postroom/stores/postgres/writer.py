@@ -117,7 +117,7 @@ class Writer:
         self._disconnect()
 
     def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over changes with a key of changes that were taken over before, and return the others."""
+        """Take over the changes whose key has other changes that were taken over; return the rest."""
         with self._gate:
             taken = [change for change in group if change.key in self._taken]
         self.take(taken)

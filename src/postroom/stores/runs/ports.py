@@ -453,7 +453,7 @@ class ThreadStore(_RunPort):
     ) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
         """Return up to 50 waiting runs in the order of their last change, after a position.
 
-        Also return until when their questions are snoozed, keyed by run id and call id.
+        Also return the ends of the snoozes of their questions, keyed by run id and call id.
         """
 
         def look(tx: Transaction) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:

@@ -85,7 +85,7 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread; if its claim was lost, return that before any write.
+        """Write a step of a thread; if its claim was lost, return StaleClaim and write nothing.
 
         `following` is a dispatch that follows the ended one, and is stored in the same step as by `begin`.
         `state` is the state of the thread, if this transaction has read it completely and has written nothing
