@@ -178,7 +178,15 @@ def test_the_record_of_a_question_ends_with_its_answer_or_the_reason_why_there_i
     fake: FakePostroom, run: Run, end: dict[str, Any], line: str
 ) -> None:
     at = "2026-11-26T10:30:00Z"
-    record = {**QUESTION, "asked_at": at, "answered_at": at, "approved": None, "where": "", "shown": [], **end}
+    record = {
+        **QUESTION,
+        "asked_at": at,
+        "answered_at": at,
+        "approved": None,
+        "where": "",
+        "shown": [],
+        **end,
+    }
     fake.admin["GET", "/admin/questions/one"] = lambda _: record
     assert run("questions", "show", "4f2a").out.splitlines()[-1] == line
 
