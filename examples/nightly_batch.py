@@ -1,9 +1,10 @@
-"""Ten thousand jobs in one night: so many a second, for so much money a day; a crash in the middle doubles nothing.
+"""Run ten thousand jobs at a limited rate, with a daily budget. A crash does not run a finished job again.
 
     python nightly_batch.py 2026-11-24 [jobs] [jobs a second] [cents a day] [yes or no] [address of the database]
 
-Kill it whenever you like and start it again: what is done stays done. When the money of the day is used up, it asks:
-start it again with yes to let it use as much again, or with no to go on when the next day begins.
+You can kill the program at any time and start it again; it does not repeat finished jobs. When the budget of
+the day is used up, the program asks for more. Start it again with yes to grant the same budget again, or
+with no to continue when the next day begins.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ async def job(run):
 
 
 async def price_of(run, page):
-    run.used(cost_micros=100)  # what the provider takes for the question: a hundredth of a cent
+    run.used(cost_micros=100)  # the provider's price of one request: a hundredth of a cent
     return page * 100
 
 
-def enter(night, page, price):  # after a crash it may be called again, with the same effect
+def enter(night, page, price):  # may run again after a crash, with the same result
     Path(f"report-{night}").mkdir(exist_ok=True)
     Path(f"report-{night}", f"{page}.txt").write_text(f"page {page}: {price}\n")
 

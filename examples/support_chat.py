@@ -1,11 +1,11 @@
-"""A support chat that keeps its conversations in PostgreSQL; any number of these processes share the work.
+"""A support chat with its conversations in PostgreSQL. Any number of its processes can share the work.
 
     python support_chat.py work                   answer customers
-    python support_chat.py say CUSTOMER TEXT      write as a customer; the answer at work, if any, reads it
-    python support_chat.py follow RUN [CURSOR]    see what a run has told behind the cursor, and tells
-    python support_chat.py decide RUN QUESTION yes|no    let it refund, or not
+    python support_chat.py say CUSTOMER TEXT      write as a customer; a run that is at work reads it
+    python support_chat.py follow RUN [CURSOR]    print the events of a run after the cursor
+    python support_chat.py decide RUN QUESTION yes|no    permit the refund, or refuse it
 
-DATABASE_URL names the database, OPENAI_BASE_URL and OPENAI_API_KEY the model's endpoint.
+DATABASE_URL names the database. OPENAI_BASE_URL and OPENAI_API_KEY name the endpoint of the model.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def follow(handle, cursor=0):
     async for event in handle.events(after=int(cursor)):
         print(event.cursor, f"{event.type} {event.question_id}".strip(), event.text, flush=True)
         if event.type == "question":
-            return  # it waits for a person, and holds no process: go on behind this cursor later
+            return  # the run waits for a person without a process; follow it later from this cursor
 
 
 async def main(command, *words):

@@ -1,4 +1,4 @@
-"""A Zulip server for tests: an event queue, messages and the faults of a platform, over HTTP on a free port."""
+"""A fake Zulip server for tests. It has an event queue and messages, and can simulate faults."""
 
 import asyncio
 from base64 import b64encode
@@ -23,7 +23,7 @@ CHANNEL, TOPIC = 500, "lights"
 
 
 class FakeZulip:
-    """The server. Its fields are what a test sets and looks at."""
+    """A fake Zulip server on a free port. Tests set and read its fields."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -34,17 +34,17 @@ class FakeZulip:
         self.is_away = False
         self.polls = self.tries = 0
         self.faults: list[str] = []
-        """What happens to the next new messages: `limit`, `refuse` or `lose`."""
+        """The faults of the next new messages, one each: `limit`, `refuse` or `lose`."""
         self._next_event = self._next_queue = 0
 
     def feed(self, type: str, *, again: bool = False, **told: Any) -> int:
-        """Add an event to the queue and return its id; one that is sent `again` is in the next queue too if unread."""
+        """Add an event to the queue and return its id. If `again`, the next queue repeats an unread event."""
         number, self._next_event = self._next_event, self._next_event + 1
         self.events.append({"id": number, "type": type, "again": again, **told})
         return number
 
     def store(self, sender: int, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Store a message of a person or of the bot."""
+        """Store a message from a person or the bot."""
         number = 1_000 + len(self.messages)
         self.messages[number] = {"id": number, "sender_id": sender, "timestamp": 1_700_000_000, **told}
         return self.messages[number]
@@ -110,14 +110,15 @@ class FakeZulip:
         if told["queue_id"] != self.queue:
             return _error(400, "BAD_EVENT_QUEUE_ID", "Bad event queue id")
         self.acknowledged = max(self.acknowledged, int(told["last_event_id"]))
-        # Turns of the event loop, not seconds: the clock of a test advances by the turn, and a poll that lasted longer
-        # than `poll_seconds` by that clock would be given up.
+        # The poll counts iterations of the event loop, not seconds. The clock of a test advances at each
+        # iteration, and the adapter abandons a poll that lasts longer than `poll_seconds` by that clock.
         for _ in range(20):
             if found := [one for one in self.events if one["id"] > self.acknowledged]:
                 return _done(events=found)
             await asyncio.sleep(0)
         self.feed("heartbeat")
-        # A message may have come in the last turn: a client that got the heartbeat alone would acknowledge both.
+        # A message may have arrived in the last iteration. If the client received only the heartbeat, it
+        # would acknowledge the message, too.
         return _done(events=[one for one in self.events if one["id"] > self.acknowledged])
 
     def _send(self, told: Mapping[str, str]) -> Response:
@@ -142,7 +143,7 @@ def _error(status: int, code: str, message: str) -> Response:
 
 
 class ZulipDriver(ChannelDriver):
-    """The people of a Zulip server."""
+    """Drive the Zulip channel in tests, as the people on a Zulip server."""
 
     platform, kind = Platform("zulip"), ZulipAdapter
     people: ClassVar = {ANN: "77", BEN: "78", EVE: "79"}

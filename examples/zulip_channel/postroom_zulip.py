@@ -1,10 +1,10 @@
-"""A Zulip channel for postroom: one bot, by Zulip's event queue and its REST API.
+"""A Zulip channel for postroom. One bot uses Zulip's event queue and its REST API.
 
     register a queue ─▶ GET events(last_event_id) ─▶ each event in turn: stored ─▶ last_event_id moves on
 
-Asking for the events after an id acknowledges that event, so an event is acknowledged only when it is stored.
-Zulip forgets a queue that nobody asked for 10 minutes. The adapter then registers another one, and reads the
-messages after the newest one that it knows.
+A request for the events after an id acknowledges all events up to that id. The adapter therefore sends the id
+of an event only when the event is stored. Zulip deletes a queue after 10 minutes without a request. The
+adapter then registers a new queue, and reads the messages that are newer than the newest stored one.
 """
 
 import asyncio
@@ -38,69 +38,69 @@ from postroom.gateway.platforms.base import (
 T = TypeVar("T")
 ZULIP = Platform("zulip")
 PAGE = 1_000
-"""How many missed messages one request returns; Zulip allows 5,000."""
+"""The number of missed messages that one request returns. Zulip allows 5,000."""
 _SENT_BY = "the api_key of the bot, from its zuliprc file"
 
 
 class ZulipOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.zulip]. The token is the bot's API key."""
+    """The settings in the table [platforms.zulip]. The token is the bot's API key."""
 
     site: str
     """The address of the Zulip server, such as https://chat.example.org."""
     email: str
     """The bot's e-mail address, from its zuliprc file."""
     poll_seconds: Annotated[int, msgspec.Meta(ge=1, le=600)] = 90
-    """How long one request may wait for an event; Zulip answers after about a minute in any case."""
+    """The longest wait of one request for an event. Zulip answers after about a minute in any case."""
 
     def __post_init__(self) -> None:
         refuse_address("site", self.site)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in Zulip's words."""
+    """A message in Zulip's format."""
 
     id: int
     sender_id: int
     type: str
     content: str
     display_recipient: str | list[dict[str, Any]]
-    """The name of the channel, or the people of a direct conversation."""
+    """The name of the channel, or the members of a direct conversation."""
     sender_full_name: str = ""
     stream_id: int | None = None
     subject: str = ""
-    """The topic."""
+    """The topic, in Zulip's old name for it."""
     timestamp: int = 0
     flags: list[str] = []
 
 
 class MessageAdded(msgspec.Struct, frozen=True, kw_only=True):
-    """An event: somebody has sent a message."""
+    """The event of a new message."""
 
     message: Message
     flags: list[str] = []
 
 
 class MessageChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """An event: somebody has changed a message."""
+    """The event of a changed message."""
 
     message_id: int
     content: str | None = None
-    """The new text; None if it is unchanged."""
+    """The new text, or None if the text is unchanged."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's answer, or the reason why there is none."""
+    """The server's answer, or the reason why no answer came."""
 
     status: int = 0
-    """0 if no answer came."""
+    """The HTTP status, or 0 if no answer came."""
     body: dict[str, Any] = {}
     error: str = ""
     kind: SendErrorKind | None = None
-    """None if the server did what was asked."""
+    """The kind of the failure, or None after a success."""
 
     @property
     def retry_after_ms(self) -> int | None:
-        """How long the server asks to wait."""
+        """The wait in milliseconds that the server demands, or None."""
         seconds = self.body.get("retry-after")
         return int(seconds * 1_000) if isinstance(seconds, int | float) else None
 
@@ -128,27 +128,27 @@ class ZulipAdapter(BasePlatformAdapter):
         self._queue: str | None = None
         self._last_event = -1
         self._newest: int | None = None
-        """The newest message that is stored, of all chats: Zulip counts them together. None before the first queue."""
+        """The id of the newest stored message of all chats, or None before the first queue."""
         self._has_gap = False
-        """Whether messages may have come while there was no queue."""
+        """Whether messages may have arrived while no queue existed."""
 
-    # Its life.
+    # Connection.
 
     @property
     def account(self) -> str:
-        """The bot's id."""
+        """The bot's user id."""
         return str(self._bot_id) if self._bot_id else "default"
 
     def lock_identity(self) -> str | None:
-        """Return the API key: two processes with one bot would both answer."""
+        """Return the API key. The lock on it prevents two processes from answering with one bot."""
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
-        """Note the newest stored message, before the first connection."""
+        """Record a stored message, so that the adapter knows the newest one before it connects."""
         self._newest = max(self._newest or 0, int(message_id))
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the key, register an event queue and begin to receive."""
+        """Check the API key, register an event queue and start to receive."""
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
         auth = httpx2.BasicAuth(self._options.email, self.config.token or "")
@@ -164,7 +164,7 @@ class ZulipAdapter(BasePlatformAdapter):
         self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
-        """End everything."""
+        """Stop all tasks and close the HTTP client."""
         await self._end_tasks()
         client, self._client, self._queue = self._client, None, None
         if client is not None:
@@ -178,10 +178,10 @@ class ZulipAdapter(BasePlatformAdapter):
         self._queue, self._last_event = str(queue["queue_id"]), int(queue["last_event_id"])
         self._has_gap = self._newest is not None
         if self._newest is None:
-            self._newest = max(0, int(queue.get("max_message_id", 0)))  # Zulip says -1 if there is no message
+            self._newest = max(0, int(queue.get("max_message_id", 0)))  # Zulip sends -1 without messages
 
     async def _look(self, failures: int) -> int:
-        """Process the events of one request; return the pause before the next one."""
+        """Request events once and process them. Return the pause before the next request."""
         if self._queue is None:
             await self._register()
         if self._has_gap:
@@ -197,18 +197,18 @@ class ZulipAdapter(BasePlatformAdapter):
         return 0
 
     async def _catch_up(self) -> None:
-        """Read the messages that came while there was no queue."""
+        """Read the messages that arrived while no queue existed."""
         told = {"num_before": 0, "num_after": PAGE, "include_anchor": "false", "apply_markdown": "false"}
         while self._has_gap:
             found = await self._asked("GET", "messages", {**told, "anchor": self._newest})
             for message in found["messages"]:
                 event = {"type": "message", "message": message}
                 await self.take_in(event, partial(self._take, event))
-                self._newest = max(self._newest or 0, int(message["id"]))  # of a dead letter, too
+                self._newest = max(self._newest or 0, int(message["id"]))  # also of a dead letter
             self._has_gap = len(found["messages"]) == PAGE
 
     async def _take(self, event: Mapping[str, Any]) -> None:
-        """Hand one event over; when this returns, it is stored."""
+        """Store one event. The event is stored when the method returns."""
         if event.get("type") == "message":
             told = _converted(event, MessageAdded)
             message = msgspec.structs.replace(told.message, flags=told.flags or told.message.flags)
@@ -224,7 +224,7 @@ class ZulipAdapter(BasePlatformAdapter):
                 await self._inbound.edited(edited)
 
     def _read(self, message: Message) -> MessageEvent | None:
-        """Return a message as postroom's event; None for our own."""
+        """Return a message as a postroom event, or None if the bot itself sent the message."""
         if message.sender_id == self._bot_id:
             return None
         is_direct = message.type == "private"
@@ -264,14 +264,14 @@ class ZulipAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a message of ours."""
+        """Replace the text of a message that the bot sent."""
         result = await self._say("PATCH", f"messages/{message_id}", {"content": content}, chat_id, metadata)
         return SendResult.sent(message_id) if result.success else result
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Delete a message of ours, if the server's settings permit that."""
+        """Delete a message that the bot sent, if the server's settings permit it."""
         return await self._say("DELETE", f"messages/{message_id}", {})
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
@@ -303,7 +303,7 @@ class ZulipAdapter(BasePlatformAdapter):
         *,
         gives_way: bool = False,
     ) -> SendResult:
-        """Make a call that people see, when it is its turn."""
+        """Make an API call that people see, within the rate limits."""
         async with self._turn(f"{method} {path}", chat_id, metadata, gives_way=gives_way) as turn:
             if turn.wait_ms:
                 return SendResult.failed(
@@ -324,7 +324,7 @@ class ZulipAdapter(BasePlatformAdapter):
         return _checked(await self._call(method, path, told or {}))
 
     async def _call(self, method: str, path: str, told: Mapping[str, Any], *, silence_s: int = 30) -> Answer:
-        """Call the REST API; a failure of the network is an answer, too."""
+        """Call the REST API. Return a network failure as an answer, too."""
         if self._client is None:
             return Answer(error="Zulip is not connected", kind=SendErrorKind.TRANSIENT)
         url = f"{self._options.site.rstrip('/')}/api/v1/{path}"
@@ -343,10 +343,10 @@ class ZulipAdapter(BasePlatformAdapter):
 
 
 def _converted(told: Any, kind: type[T]) -> T:
-    """Return a part of Zulip's data as a struct.
+    """Convert a part of Zulip's data to a struct.
 
     Raises:
-        InvalidArgument: The data has another form. `take_in` makes the event a dead letter.
+        InvalidArgument: The data has an unknown format. `take_in` then makes the event a dead letter.
     """
     try:
         return msgspec.convert(told, kind)
@@ -355,7 +355,7 @@ def _converted(told: Any, kind: type[T]) -> T:
 
 
 def _answer(response: httpx2.Response) -> Answer:
-    """Return the meaning of a response. Zulip's messages are in the server's language; its codes are not."""
+    """Convert a response to an answer. The kind depends only on the HTTP status."""
     status = response.status_code
     try:
         body = response.json()
@@ -378,11 +378,11 @@ def _answer(response: httpx2.Response) -> Answer:
 
 
 def _checked(answer: Answer) -> dict[str, Any]:
-    """Return what a call of the receiving side gave.
+    """Return the body of a successful answer.
 
     Raises:
         CredentialRefused: The key or the e-mail address is wrong.
-        ServerUnavailable: The call did not succeed; it is repeated.
+        ServerUnavailable: The call failed. The adapter repeats it.
     """
     if answer.status in (401, 403):
         raise CredentialRefused(
@@ -395,7 +395,7 @@ def _checked(answer: Answer) -> dict[str, Any]:
 
 
 def _to(chat_id: str, metadata: Metadata | None) -> dict[str, Any]:
-    """Return the address of a message: a topic of a channel, or people."""
+    """Return the recipient of a message: a topic in a channel, or people."""
     topic = (metadata or {}).get("thread_id")
     if topic is not None:
         return {"type": "stream", "to": chat_id, "topic": str(topic)}

@@ -1,4 +1,4 @@
-"""The promises of every channel, kept by the Zulip channel. Run `pytest` in this folder."""
+"""Test that the Zulip channel keeps the promises of every channel. Run `pytest` in this folder."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,8 +1,9 @@
-"""The import names of the gateway: `gateway.run` and others are the very modules of `postroom.gateway`.
+"""Import the modules of `postroom.gateway` as `gateway`: `gateway.run` is the same module object.
 
-The distribution `postroom` does not have this package, because an application may have one of this name.
+A patch of `gateway.run` is therefore also a patch of `postroom.gateway.run`.
 
-Whatever is set or patched on one is so on the other, for there is only one.
+The distribution `postroom` does not contain this package, because an application may have its own package
+`gateway`.
 """
 
 import sys

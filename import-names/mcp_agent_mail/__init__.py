@@ -1,4 +1,4 @@
-"""The import names of the mail system: `app`, `db`, `config`, `storage`. Every rule lives in `postroom`.
+"""Import the mail system as `mcp_agent_mail`. The modules only call `postroom`.
 
-The only module-level state of the tree stands here, since the callers of these names expect it.
+The modules of this package keep module-level state, because their callers expect it. `postroom` has none.
 """

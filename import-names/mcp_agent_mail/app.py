@@ -1,4 +1,4 @@
-"""The MCP server under its import name."""
+"""The MCP server, for callers of `mcp_agent_mail.app`."""
 
 from mcp_agent_mail.db import shared_application
 from postroom.mcp_server.server import PostroomMcpServer
@@ -7,8 +7,8 @@ __all__ = ["build_mcp_server"]
 
 
 def build_mcp_server() -> PostroomMcpServer:
-    """Make an MCP server over this process's database; several share it.
+    """Return a new MCP server on this process's database. All servers of the process share the database.
 
-    An in-memory client of the SDK or of `fastmcp` takes it as it is.
+    An in-memory client of the MCP SDK or of `fastmcp` accepts the server directly.
     """
     return shared_application().mcp_server()

@@ -1,4 +1,4 @@
-"""Settings under their import names: read from the environment at the first call after a clear."""
+"""The settings, for callers of `mcp_agent_mail.config`."""
 
 from postroom.app.config import Settings, load_settings
 
@@ -8,10 +8,10 @@ _cache: dict[str, Settings] = {}
 
 
 def get_settings() -> Settings:
-    """Return the settings, read from the environment once.
+    """Return the settings. The first call reads them from the environment.
 
     Raises:
-        ConfigError: a setting is wrong; says which, and where it came from.
+        ConfigError: A setting is wrong. The error names the setting and its source.
     """
     if "settings" not in _cache:
         _cache["settings"] = load_settings()
@@ -19,5 +19,5 @@ def get_settings() -> Settings:
 
 
 def clear_settings_cache() -> None:
-    """Forget the settings, so that the next call reads the environment again."""
+    """Clear the settings cache, so that the next call reads the environment again."""
     _cache.clear()

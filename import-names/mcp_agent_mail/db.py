@@ -1,6 +1,7 @@
-"""The database under its import names: one store a process, and SQLAlchemy sessions on the same tables.
+"""The database, for callers of `mcp_agent_mail.db`: one store per process, and SQLAlchemy sessions.
 
-On a file sessions never checkpoint (the writer alone may) and wait for the writer instead of failing.
+On SQLite, a session never checkpoints the database, because only the writer may. A session waits for the
+writer instead of failing.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ _PRAGMAS = (
 
 
 def shared_application() -> Application:
-    """Return this process's application, opened by the first call after a reset.
+    """Return this process's application. The first call after a reset opens it.
 
     Raises:
-        StoreHeld: another process owns the database; use that server instead.
+        StoreHeld: Another process owns the database. Use that process's server instead.
     """
     with _opening:
         if "application" not in _open:
@@ -42,13 +43,13 @@ def shared_application() -> Application:
 
 
 async def ensure_schema() -> None:
-    """Open the database and bring it to the newest schema; harmless when that is done."""
+    """Open the database, and migrate it to the newest schema if necessary."""
     await asyncio.to_thread(shared_application)
 
 
 @asynccontextmanager
 async def get_session() -> AsyncIterator[AsyncSession]:
-    """Give a SQLAlchemy session on the database; what is not committed is undone at the end."""
+    """Yield a SQLAlchemy session on the database. The end of the block rolls back uncommitted changes."""
     application = (
         _open["application"] if "application" in _open else await asyncio.to_thread(shared_application)
     )
@@ -60,7 +61,7 @@ async def get_session() -> AsyncIterator[AsyncSession]:
 
 
 def reset_database_state() -> None:
-    """Close the database; the next use opens the one that the settings name then."""
+    """Close the database. The next use opens the database that the settings name at that time."""
     _engines.clear()
     if application := _open.pop("application", None):
         application.close()
@@ -71,7 +72,7 @@ def _engine(settings: Settings) -> AsyncEngine:
 
 
 def _postgres(settings: Settings) -> AsyncEngine:
-    import psycopg  # only where the database needs it
+    import psycopg  # imported here because only PostgreSQL needs it
 
     async def connect() -> Any:
         connection = await psycopg.AsyncConnection.connect(settings.database_url)

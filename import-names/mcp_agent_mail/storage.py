@@ -1,4 +1,4 @@
-"""The archive under its import names: profiles and messages written straight into a project's repository."""
+"""The Git archive, for callers of `mcp_agent_mail.storage`. The functions do not use the database."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ _repositories: dict[Path, ArchiveRepository] = {}
 
 @dataclass(frozen=True, slots=True)
 class ProjectArchive:
-    """One project's archive."""
+    """The archive of one project."""
 
     slug: str
     repository: ArchiveRepository
 
 
 async def ensure_archive(settings: Settings, slug: str) -> ProjectArchive:
-    """Open the repository of a project, made if need be."""
+    """Open the repository of a project, and create it if it does not exist."""
     path = settings.storage_root / f"{slug}.git"
     if path not in _repositories:
         _repositories[path] = await asyncio.to_thread(
@@ -45,10 +45,10 @@ async def ensure_archive(settings: Settings, slug: str) -> ProjectArchive:
 
 
 async def write_agent_profile(archive: ProjectArchive, profile: Mapping[str, Any]) -> None:
-    """Write an agent's profile.
+    """Write an agent's profile to the archive.
 
     Raises:
-        InvalidName: the profile's name is no name for an agent.
+        InvalidName: The name in the profile is not a valid agent name.
         ArchiveUnavailable: Git could not write it.
     """
     name, content = foreign_profile(profile)

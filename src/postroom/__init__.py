@@ -1,7 +1,6 @@
 """postroom: durable mail, file reservations and runs for a team of AI agents and the people they work with.
 
-Each name below is imported when it is first used, so that a program that only sends mail does not load the
-queue.
+Each name is imported when it is first used, so that a program that only sends mail does not load the queue.
 """
 
 from postroom.version import __version__
@@ -114,5 +113,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all public names, including those that are loaded later."""
+    """Return all public names, including those that are not loaded yet."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m postroom`: the same as the `postroom` command."""
+"""Runs the `postroom` command by `python -m postroom`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Background work of a service. Every task has an owner that sees its end, and tests can control the time.
+"""Background work of a service; every task has an owner that sees how it ends, and tests control the time.
 
-If one task starts a service and another task closes it, the service cannot keep a `TaskGroup` open in
-between, so it owns a `Tasks` object instead. Within a single piece of work, use `TaskGroup`.
+A `TaskGroup` cannot be opened by one task and closed by another, so a service owns a `Tasks` object. Work
+that starts and ends in one task should use `TaskGroup`.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ F = TypeVar("F", bound=asyncio.Future[Any])
 _LOG = get_logger(__name__)
 FIRST_PAUSE_MS: Final = 50
 MAX_PAUSE_MS: Final = 500
-"""The longest pause, in milliseconds, between two attempts at a step while the store is unavailable."""
+"""The longest pause in milliseconds between two attempts at a step while the store is unavailable."""
 
 
 class SystemTimer:
-    """A timer that uses the real time of this process."""
+    """A timer that waits in real time."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Wait for this number of milliseconds."""
+        """Wait for the given number of milliseconds."""
         await asyncio.sleep(max(milliseconds, 0) / 1000)
 
 
 class Tasks:
-    """Owns tasks: the failure of each task is logged, and all tasks have ended when `close` returns."""
+    """Owns tasks: each failure is logged, and all tasks have ended when `close` returns."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._running: set[asyncio.Task[Any]] = set()
         self.closed = False
-        """Whether the owner is closed, so that no further task can be started."""
+        """Whether the owner is closed, so that no task can be started."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -44,7 +44,7 @@ class Tasks:
         """Run `work` in the background.
 
         Raises:
-            RuntimeError: The owner is closed, or no event loop runs.
+            RuntimeError: The owner is closed, or no event loop is running.
         """
         if self.closed:
             work.close()
@@ -55,14 +55,13 @@ class Tasks:
         return task
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
-        """Return the result of `work`. If the caller is cancelled, `work` still runs to its end.
+        """Return the result of `work`; if the caller is cancelled, `work` still runs to its end.
 
-        Use it for a database change that is followed by a step which only this process can do. The second
-        step must happen even if the caller disconnects. If `close` was called before, `work` runs in the
-        caller's own task.
+        This method is for a database change that is followed by a step which only this process can do. This
+        step must happen even if the caller disconnects. After `close`, `work` runs in the caller's own task.
 
         Raises:
-            MailboxClosed: `close` ended the work; it is unknown whether its change is stored.
+            MailboxClosed: `close` ended the work; it is unknown whether its change was stored.
         """
         if self.closed:
             return await work
@@ -75,17 +74,17 @@ class Tasks:
             caller = asyncio.current_task()
             if task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise MailboxClosed(f"{self._owner} closed before {name} ended") from error
-            task.add_done_callback(self._unheard)  # the log reports a failure, because no caller gets it
+            task.add_done_callback(self._unheard)  # the log reports the failure, because no caller gets it
             raise
 
     async def settle(self) -> None:
-        """Wait until all work that is active now has ended; do not wait for work that starts later."""
+        """Wait until all work that is active now has ended; work that starts later is not included."""
         this = asyncio.current_task()
         if running := {task for task in self._running if task is not this}:
             await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
-        """Stop waiting for a task that ignores its cancellation. A failure of the task is still logged."""
+        """Stop waiting for a task that ignores its cancellation; a failure of the task is still logged."""
         self._running.discard(task)
 
     async def settled(self) -> None:
@@ -94,7 +93,7 @@ class Tasks:
             await asyncio.wait(self._running)
 
     async def close(self) -> None:
-        """Cancel all tasks and return when they have ended; a repeated call has no effect."""
+        """Cancel all tasks, and return when they have ended; a repeated call has no effect."""
         self.closed = True
         this = asyncio.current_task()
         while others := {task for task in self._running if task is not this}:
@@ -103,7 +102,7 @@ class Tasks:
             await asyncio.wait(others)
 
     def _unheard(self, task: "asyncio.Task[Any]") -> None:
-        """Log the error that a cancelled caller would have got; a refusal is not an error of the program."""
+        """Log the error that a cancelled caller would have got; a rejected call is not an error."""
         if not task.cancelled() and isinstance(error := task.exception(), PostroomError):
             self._running.discard(task)
             _LOG.warning("caller.gone", task=task.get_name(), reason=error.describe())
@@ -117,15 +116,15 @@ class Tasks:
 
 
 def unreported(work: F) -> F:
-    """Wrap a task so that its failure is not reported as unhandled if the waiting caller was cancelled."""
+    """Wrap a task, so that its failure is not reported as unhandled if its caller was cancelled."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     return work
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Call `function` on a worker thread and return its result.
+    """Call `function` in a thread, and return its result.
 
-    A cancelled caller still waits until the function has ended, because a thread cannot be stopped.
+    A cancelled caller still waits until the function returns, because a thread cannot be stopped.
     """
     work = unreported(asyncio.create_task(asyncio.to_thread(function)))
     try:
@@ -135,7 +134,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -> bool:
-    """Await `wanted` for at most `most_ms`; return whether it ended. A failure of `wanted` is logged."""
+    """Wait for `wanted` for at most `most_ms`, and return whether it ended; a failure is logged."""
     work = Tasks("bounded work")
     try:
         alarm = work.start(timer.sleep(most_ms), name="time-out")
@@ -151,8 +150,9 @@ async def retried(
 ) -> T:
     """Return the result of `step`; retry it every 50 to 500 ms while the store is unavailable or read-only.
 
-    A step is repeated even if only its reply was lost, so it must find out itself whether it was already
-    written. A store is temporarily read-only if its server is a standby, or if a permission is missing.
+    A step is repeated even if only its reply was lost, so the step must find out itself whether it was
+    already written. A store is temporarily read-only if its server is a standby, or if a permission is
+    missing.
 
     Raises:
         StoreError: The store is closed, `gives_up` returned True, or the failure is permanent.

@@ -1,4 +1,4 @@
-"""Finds the command that adds an optional extra of the distribution to this installation."""
+"""Finds the command that adds an optional extra of postroom to this installation."""
 
 import json
 import sys
@@ -24,6 +24,6 @@ def install_command(extra: str) -> str:
     if kind := source.get("vcs_info", {}).get("vcs"):
         url = f"{kind}+{url}"
     wanted = f"'postroom[{extra}]{f' @ {url}' if url else ''}'"
-    if find_spec("pip") is None:  # as in the environments that uv creates
+    if find_spec("pip") is None:  # as in environments that uv creates
         return f"run `uv pip install --python {sys.executable} {wanted}`"
     return f"run `{sys.executable} -m pip install {wanted}`"

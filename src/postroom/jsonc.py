@@ -1,8 +1,8 @@
-"""Reads JSON as clients write it, with comments, trailing commas or a byte order mark.
+"""Parses JSON as clients write it, with comments, trailing commas or a byte order mark.
 
-The reader provides the positions of all values, so that an edit can change one part of the text and leave the
-rest unchanged. The standard library parses plain JSON. Positions are determined only when they are requested,
-because an edit needs only a few of them.
+The parser provides the positions of all values, so that an edit can change one part of the text and leave the
+rest unchanged. The standard library parses plain JSON. Positions are computed only on request, because an
+edit needs only a few of them.
 """
 
 import json
@@ -13,9 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
-"""Maximum number of nesting levels. There is a maximum because the reader recurses for each level; no
-client's file has more levels.
-"""
+"""Maximum number of nested levels, because the parser recurses for each level; no client's file has more."""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -33,7 +31,7 @@ _PLAIN_JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class NotJson(ValueError):
-    """Raised if the text is not JSON, even with comments and trailing commas; the message names the line."""
+    """Raised if a text is not JSON, even with comments and trailing commas; the message names the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +42,20 @@ class Node:
     start: int
     end: int
     inside: "tuple[tuple[Child, ...], int] | None" = None
-    """The parsed content of the brackets, which `children` and `tail` return; None before it is parsed."""
+    """The parsed content of the brackets, which `children` and `tail` return, or None before it is parsed."""
     plain: object = None
-    """The Python value, if it has no brackets or was not parsed in detail."""
+    """The Python value, if the value has no brackets or was not parsed in detail."""
     source: str = field(default="", repr=False)
     depth: int = 0
 
     @property
     def children(self) -> "tuple[Child, ...]":
-        """The members or items in the brackets."""
+        """The members or items within the brackets."""
         return self._looked_into[0]
 
     @property
     def tail(self) -> int:
-        """The position inside the brackets at which the last child or comment ends."""
+        """The position at which the last child or comment within the brackets ends."""
         return self._looked_into[1]
 
     @cached_property
@@ -67,9 +65,9 @@ class Node:
         return self.inside or _Reader(self.source, self.start).inside(self.depth)
 
     def value(self) -> object:
-        """Return the Python value.
+        """Return the value as a Python object.
 
-        If a key occurs several times, its last value is used, as in every client.
+        If a key occurs several times, its last value is used, as all clients do.
         """
         if self.inside is None:
             return self.plain
@@ -80,38 +78,38 @@ class Node:
         return self.plain
 
     def child(self, key: str) -> "Child | None":
-        """Return the member with this key; if there are several, the last one."""
+        """Return the member with this key; if there are several, return the last one."""
         return next((child for child in reversed(self.children) if child.key == key), None)
 
     @property
     def is_bare(self) -> bool:
-        """Whether the brackets are empty, without even a comment."""
+        """Whether the brackets are empty, without a comment."""
         return not self.children and self.tail == self.start + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A member of an object, or an item of an array; the `key` of an item is empty."""
+    """A member of an object, or an item of an array, whose `key` is empty."""
 
     key: str
     start: int
     node: Node
     comma: int | None
-    """The position of the comma after the child; None if there is no comma."""
+    """The position of the comma after the child, or None if there is none."""
 
     @property
     def end(self) -> int:
-        """The end position of the child, excluding the comma."""
+        """The position at which the child ends, without the comma."""
         return self.node.end
 
 
-# cached, because one change reads a text repeatedly, and some texts have millions of characters
+# Cached, because one change parses a text repeatedly, and some texts have millions of characters.
 @lru_cache(maxsize=2)
 def read(text: str) -> Node | None:
-    """Return the document of a text, or None if it contains only whitespace and comments.
+    """Return the document in a text, or None if the text has only whitespace and comments.
 
     Raises:
-        NotJson: The text is not valid JSON, even with comments and trailing commas.
+        NotJson: The text is not JSON, even with comments and trailing commas.
     """
     reader = _Reader(text, 1 if text.startswith(_BYTE_ORDER) else 0)
     reader.skip()
@@ -125,10 +123,10 @@ def read(text: str) -> Node | None:
 
 
 def require_form(text: str, form: JsonForm, reader: str) -> None:
-    """Refuse a text that the program `reader` cannot read, because the program supports only plain JSON.
+    """Raise an error if the program `reader` cannot read a text, because it supports only some forms of JSON.
 
     Raises:
-        NotJson: The text has a comment, or a comma before a closing bracket; or it is not JSON at all.
+        NotJson: The text has a comment or a trailing comma, or is not JSON at all.
     """
     if form == "lenient" or (root := read(text)) is None:
         return
@@ -152,7 +150,7 @@ def require_form(text: str, form: JsonForm, reader: str) -> None:
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """Yield a value and all values in it."""
+    """Yield a value, and all values within it."""
     yield node
     for child in node.children:
         yield from nodes(child.node)
@@ -215,7 +213,7 @@ class _Reader:
             if _levels(plain) <= DEEPEST - depth:
                 return Node(kind=kind, start=start, end=self.at, plain=plain, source=self._text, depth=depth)
         except (ValueError, RecursionError):
-            pass  # the text has comments or is invalid
+            pass  # the text has comments, or is invalid
         self.at = start
         inside = self.inside(depth)
         return Node(kind=kind, start=start, end=self.at, inside=inside)
@@ -264,7 +262,7 @@ class _Reader:
 
 
 def _levels(value: object) -> int:
-    """Return the number of nesting levels of a value."""
+    """Return the number of nested levels of a value."""
     level, count = [value], 0
     while level := [item for item in level if isinstance(item, dict | list)]:
         level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]

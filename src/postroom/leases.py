@@ -1,11 +1,11 @@
-"""The leases of a server. Each lease lets only one server on a database do a kind of work for a time.
+"""The leases of a server, each of which lets only one server on a database do a kind of work at a time.
 
     every third of its length, and when one is released ─▶ one change for all ─▶ acquired, or renewed
 
 This server considers a lease as held until shortly before it expires for other servers, counted from the time
 before the request. Therefore a server that was frozen, or cannot reach the database, has stopped the work
-before another server may start it. `guarded` makes a change prove the lease when it is written, because this
-may be later than when it was started.
+before another server may start it. `guarded` makes a change prove the lease when it is written, which may be
+later than its start.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 LENGTH: Final = timedelta(seconds=30)
 AGAIN_AFTER: Final = timedelta(seconds=1)
-"""The pause before a failed change is retried."""
+"""The pause before a failed change is repeated."""
 _SERVERS_KEPT: Final = timedelta(hours=1)
 """The time for which entries of former servers are kept in the database."""
 
 
 class Leases:
-    """The leases of this server. A server holds leases only within `serving`."""
+    """The leases of this server, which are held only within `serving`."""
 
     def __init__(
         self,
@@ -53,31 +53,31 @@ class Leases:
         is_gone: IsGone = nobody_is_gone,
         length: timedelta = LENGTH,
     ) -> None:
-        """`holder` is the name of this run of the server, and `about` describes the server.
+        """Create the leases; `holder` is the name of this run of the server, which `about` describes.
 
-        `is_gone` takes the description of another server and returns whether that server has certainly ended.
-        It may block. A lease is renewed after a third of its `length`, and counts as lost when only a sixth
-        of its length is left.
+        `is_gone` gets the description of another server, and returns whether that server has certainly
+        exited; it may block. A lease is renewed after a third of its `length`, and counts as lost when only a
+        sixth of its length is left.
         """
         self.holder = holder
         self._store, self._about, self._is_gone = store, about, is_gone
         self._length, self._every, self._sure = length, length / 3, length * 5 / 6
         self._wanted = {SERVER + holder}
         self._held: dict[str, tuple[int, int]] = {}
-        """For each lease, keyed by name: its fence, and the time until which no other server can have the
-        lease.
+        """The fence of each lease, and the time until which no other server can have the lease, keyed by
+        name.
         """
         self.gone: set[str] = set()
-        """Other servers that had leases and that have certainly ended."""
+        """Other servers that had leases and have certainly exited."""
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
         self._renewing = asyncio.Lock()
-        """A lock that is held while leases are acquired, so that a release waits until that is done."""
+        """A lock that is held while leases are acquired; a release waits for this lock."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Acquire leases as soon as they are free, and renew them from then on.
+        """Acquire a lease when it becomes free, and renew it from then on.
 
-        `taken` is called after each acquisition, to recover work that another server left.
+        `taken` is called after each acquisition, to recover work that another server has left.
         """
         self._wanted |= set(names)
         if taken is not None:
@@ -89,7 +89,7 @@ class Leases:
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the running servers; with `place`, only those that serve it.
+        """Return the running servers; with `place`, only those that serve this place.
 
         Raises:
             StoreError: The leases cannot be read.
@@ -101,9 +101,9 @@ class Leases:
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
-        """Return a change that is written only if this server still has the lease at that time.
+        """Return a change that is written only if this server still has the lease then.
 
-        The returned change raises StaleClaim if another server has the lease, or could acquire it by then.
+        The returned change raises StaleClaim if another server has the lease, or could have acquired it.
         """
         fence, _ = self._held.get(name, (0, 0))
 
@@ -116,7 +116,7 @@ class Leases:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Acquire the wanted leases, hold them during the block, and release them at its end."""
+        """Acquire the wanted leases, hold them within the context, and release them at its end."""
         self._tasks = Tasks("leases")
         await self.renew(log=_LOG.debug)
         self._tasks.start(self._serve(), name="renewal")
@@ -129,7 +129,7 @@ class Leases:
     async def give_back(self, *names: str) -> None:
         """Release these leases, so that another server can acquire them at once.
 
-        A lease that cannot be released expires by itself.
+        If a lease cannot be released, it expires by itself.
         """
         held = [name for name in names if self._held.pop(name, None) is not None]
         self._wanted -= {name for name in names if not name.startswith(SERVER)}
@@ -157,14 +157,14 @@ class Leases:
                 await news.wait(self._every if is_renewed else AGAIN_AFTER)
 
     async def renew(self, log: Callable[..., None] = _LOG.info) -> bool:
-        """Acquire and renew the wanted leases; return False if that failed, or took too long.
+        """Acquire and renew the wanted leases; return False if this failed or took too long.
 
-        `log` logs each lease that was acquired or lost.
+        With `log`, each lease that was acquired or lost is logged.
         """
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
-                # Find servers that have certainly ended, but whose leases have not expired yet.
+                # Find servers that have certainly exited, but whose leases have not expired yet.
                 leases = await self._store.read(lambda tx: tx.leases.listed())
                 others = {
                     lease.holder: lease.about

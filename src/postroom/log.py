@@ -1,7 +1,8 @@
-"""Loggers of the standard library, with names `postroom.*`. The program decides where their lines go.
+"""Loggers of the standard library with names `postroom.*`; the program decides where their lines go.
 
 Each log line is an event with named facts. A handler shows it as `run.attempt_failed run_id=r1 attempt=1`.
-The server's formatter takes the facts from `record.msg` (a `LogLine`) and writes them in its own format.
+The formatter of the server takes the facts from `record.msg` (a `LogLine`), and writes them in its own
+format.
 """
 
 import logging
@@ -16,8 +17,8 @@ from typing import Any, Final
 from postroom.contracts.errors import PostroomError
 
 _SAYS_NO_MORE: Final = frozenset({"reason", "code", "remedy", "count", "work"})
-"""The facts of a line that concern only its error. If an error was already reported, a warning about it that
-has no other facts is not written.
+"""Facts that concern only the error in a line. If the error was already reported, a warning about it without
+other facts is not written.
 """
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
 _BOUND: Final = ContextVar[Mapping[str, Any]]("bound facts", default=MappingProxyType({}))
@@ -26,7 +27,7 @@ _CALLER: Final = 3
 
 
 class LogLine:
-    """The message of a log record: an event and its facts, keyed by name."""
+    """The message of a log record: an event, and its facts by name."""
 
     __slots__ = ("event", "facts")
 
@@ -56,7 +57,7 @@ class Logger:
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Log a failure that is temporary, or that is also reported elsewhere."""
+        """Log a failure that is temporary, or is also reported elsewhere."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
@@ -82,9 +83,9 @@ def get_logger(name: str) -> Logger:
 
 
 def _add_error(level: int, facts: dict[str, Any]) -> bool:
-    """Add the code and the remedy of the current exception, if it has them, to the facts of a log line.
+    """Add the code and the remedy of the current exception, if it has them, to the facts of a line.
 
-    Return False if an earlier line already reported the error and this line adds nothing to it.
+    Return False if an earlier line has reported the error, and this line adds nothing.
     """
     error, reason = sys.exception(), facts.get("reason")
     if not (isinstance(error, PostroomError) and isinstance(reason, str) and _has_reason(error, reason)):
@@ -102,13 +103,13 @@ def _has_reason(error: PostroomError, reason: str) -> bool:
 
 
 def bound_facts() -> Mapping[str, Any]:
-    """Return the facts that every line of the current task gets, such as the request id."""
+    """Return the facts that are added to every line of the current task, such as the request id."""
     return _BOUND.get()
 
 
 @contextmanager
 def binding(**facts: Any) -> Iterator[None]:
-    """Within the block, add facts to every line that this task, or a task started by it, logs."""
+    """Add facts to every line that this task, or a task that it starts, logs within the context."""
     token = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield
@@ -117,6 +118,6 @@ def binding(**facts: Any) -> Iterator[None]:
 
 
 def shown_fact(value: object) -> str:
-    """Format the value of a fact for a log line; add quotes unless it is a plain word."""
+    """Format the value of a fact for a log line, in quotes unless it is a plain word."""
     text = value if isinstance(value, str) else repr(value)
     return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else repr(text)

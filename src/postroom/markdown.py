@@ -1,7 +1,7 @@
 """Converts the Markdown of messages and answers to HTML that runs no scripts and loads nothing external.
 
 Each of two steps alone prevents scripts: the parser does not support raw HTML, and an allow-list filters its
-output. External images become links, because to load an image would tell its host who reads the mail. An
+output. External images become links, because loading an image would tell its host who reads the mail. An
 attached image is shown in place, and is loaded from this server.
 """
 
@@ -30,28 +30,28 @@ from postroom.contracts.errors import TooLarge
 from postroom.contracts.quoting import readable
 
 MARKDOWN_LIMIT = 256 * 1024
-"""The size in bytes above which a body is shown as plain text."""
+"""A body that exceeds this size in bytes is shown as plain text."""
 PLAIN_SHOWN = 64 * 1024
 """Maximum number of characters of a plain-text body that are shown."""
 INLINE_LIMIT = 16 * 1024
-"""Maximum number of bytes that are rendered on the event loop, which takes about 5 ms.
+"""Maximum number of bytes that are rendered on the event loop, in about 5 ms.
 
-Longer texts are rendered on a worker thread.
+Longer texts are rendered in a thread.
 """
 REMEMBERED = 16 * 1024 * 1024
 """Maximum number of characters of rendered HTML that are cached."""
 
 MAX_LOOKS: Final = 200_000
-"""Maximum number of parser steps within brackets. This number of steps takes some tenths of a second.
+"""Maximum number of steps of the parser within brackets, which take some tenths of a second.
 
 Each open bracket is examined up to 60 levels deep.
 """
 MAX_TOKENS: Final = 60_000
-"""Maximum number of blocks and table cells in a body. The parser pads each table row to the number of
+"""Maximum number of blocks and table cells in a body; the parser pads each table row to the number of
 columns.
 """
 
-# The parser drops quotations and lists nested deeper than this; each level costs a few Python frames.
+# The parser drops quotations and lists that are nested deeper; each level costs a few Python frames.
 _NESTING = 60
 _DEEP = 12
 """The nesting level from which a quotation or list gets its own scroll bar, because it may not fit on a
@@ -69,15 +69,16 @@ _CLASSES = {
     **{"span": {"added", "removed", "place"}, "li": {"task"}},
 }
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
-"""Tags whose content may be wider than the page and scrolls.
+"""Tags whose content scrolls, because it may be wider than the page.
 
-The tags need the keyboard focus for people without a pointing device.
+Scrolling tags need the keyboard focus for people without a pointing device.
 """
 _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _DIFFS = {"diff", "patch"}
 _DIFF_LINES = {"+": "added", "-": "removed", "@": "place"}
-# An address excludes final punctuation, and includes a closing bracket only if the bracket was opened in it.
+# A web address excludes final punctuation, and includes a closing bracket only if it contains the opening
+# one.
 _ADDRESS = re.compile(
     r"\bhttps?://[^\s<>\"'`()]+(?:\([^\s<>\"'`()]*\)[^\s<>\"'`()]*)*(?<![.,:;!?*_])", re.IGNORECASE
 )
@@ -85,7 +86,7 @@ REFERENCE: Final = re.compile(
     r"(?:#(?<![\w#&/]#)[1-9][0-9]{0,17}(?![\w-])"
     r"|@(?<![\w@./-]@)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?(?!\w))"
 )
-"""A reference in a text to a message by number, or to an agent or person by name: `#12`, `@lena`."""
+"""Matches a reference in a text to a message by number, or to an agent or person by name: `#12`, `@lena`."""
 _TASK = re.compile(r"\[([ xX])\](?= )")
 BELOW_A_PAGE: Final[Mapping[str, str]] = MappingProxyType(
     {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
@@ -103,9 +104,9 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as a page shows it.
+    """A message body as a page shows it.
 
-    `tangled` means that it is shown as plain text, `cut` that its end is omitted.
+    `tangled` means that the body is shown as plain text, and `cut` that its end is missing.
     """
 
     html: Markup
@@ -128,7 +129,7 @@ def to_html(
     tag that is shown.
 
     Raises:
-        TooLarge: Rendering takes too much work.
+        TooLarge: Rendering the text takes too much work.
     """
     env: dict[str, Any] = {"pictures": pictures, "references": references}
     tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
@@ -159,13 +160,13 @@ def to_html(
 
 
 class Markdown:
-    """Renders bodies, and caches the results, keyed by the hash of the text.
+    """Renders message bodies, and caches the results by the hash of the text.
 
     A renderer belongs to one event loop.
     """
 
     def __init__(self, *, remembered: int = REMEMBERED, headings: Mapping[str, str] = BELOW_A_PAGE) -> None:
-        """`remembered` is the maximum number of cached characters of HTML; for `headings`, see `to_html`."""
+        """Create a renderer; `remembered` is the maximum number of cached characters of HTML."""
         self._remembered = remembered
         self._headings = headings
         self._held = 0
@@ -180,7 +181,7 @@ class Markdown:
     ) -> dict[int, Body]:
         """Return the rendered body of each text; at most `INLINE_LIMIT` bytes are rendered on the event loop.
 
-        `pictures` and `references` are those of each text.
+        `pictures` and `references` are keyed like the texts.
         """
         given_fields = {
             number: (text, pictures.get(number, _NONE), references.get(number, _NONE))
@@ -215,7 +216,7 @@ def _body(text: str, pictures: Pictures, references: References, headings: Mappi
     if size <= MARKDOWN_LIMIT:
         with contextlib.suppress(TooLarge):
             html = to_html(text, pictures, references, headings=headings)
-            return Body(Markup(html), size)  # noqa: S704 - the allow-list above is what makes it safe
+            return Body(Markup(html), size)  # noqa: S704 - the allow-list above makes it safe
     plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
     return Body(
         plain, size, cut=len(text) > PLAIN_SHOWN or size > MARKDOWN_LIMIT, tangled=size <= MARKDOWN_LIMIT
@@ -228,12 +229,12 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode a text, and replace lone surrogates, because no page can contain them."""
+    """Encode a text; lone surrogates are replaced, because no page can contain them."""
     return text.encode("utf-8", "replace")
 
 
 def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
-    """Wrap each deeply nested block of the text in a box with a scroll bar."""
+    """Wrap each deeply nested block of a text in a box with a scroll bar."""
     results: list[Token] = []
     begin = 0
     for at, token in enumerate(tokens, 1):
@@ -255,14 +256,14 @@ class _Inline(ParserInline):
 
 
 def _bound_blocks(state: StateCore) -> None:
-    """Refuse a text with too many blocks."""
+    """Raise an error if a text has too many blocks."""
     state.env.setdefault("looks", 0)
     if len(state.tokens) > MAX_TOKENS:
         raise TooLarge(f"the text has more than {MAX_TOKENS} blocks and cells")
 
 
 def _link_references(state: StateCore) -> None:
-    """Turn the text's references into links, except within links."""
+    """Convert the references in a text to links, except within links."""
     references: References = state.env.get("references", _NONE)
     for block in state.tokens if references else ():
         children, depth = list[Token](), 0
@@ -320,7 +321,7 @@ class _WebAddresses:
 
 
 def _mark_task(item: Token, inline: Token) -> None:
-    """Render the check box of a task list item as a character that shows whether it is ticked."""
+    """Render the check box of a task as a character that shows whether the task is ticked."""
     first = inline.children[0] if inline.children else None
     if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
         return
@@ -350,7 +351,7 @@ def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: 
 
 
 def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """Render a code block; in a diff, mark added and removed lines."""
+    """Render a code block; in a diff, added and removed lines are marked."""
     text = tokens[at].content
     language = tokens[at].info.strip().partition(" ")[0]
     named = Markup(' data-language="{}"').format(language) if _LANGUAGE.fullmatch(language) else ""

@@ -24,65 +24,65 @@ T = TypeVar("T")
 
 
 class RunEffects:
-    """Hooks that write the effects of a run's start and end. A hook that is not overridden does nothing."""
+    """Hooks that write rows when a run starts, waits or ends; by default, a hook does nothing."""
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Write the rows for the start of a new run, in the change that claims it.
+        """Write the rows for the start of a new run, in the change that claims the run.
 
         `messages` are the first messages that the run reads. The executor of the run gets the result as
-        `RunControl.beginning`. If the result is None, the executor writes such rows itself.
+        `RunControl.beginning`; if the result is None, the executor writes such rows itself.
         """
         return None
 
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
     ) -> tuple[Message, ...]:
-        """Write the rows for messages that an active run receives, in the change that commits them.
+        """Write the rows for messages that an active run receives, in the change that commits the messages.
 
-        Return the messages that the run reads. `told` means that its program has received them already.
+        Return the messages that the run reads. `told` means that the run's program has already received them.
         """
         return messages
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the rows for a run that is done or waits, in the same change that stores this state.
+        """Write the rows for a run that has ended or waits, in the change that stores this state.
 
-        The hook is called after the run's rows are written, under the lock of its thread. The hook may be
+        The hook is called after the run's rows were written, under the lock of its thread. The hook may be
         called again for the same run, and must then leave existing rows unchanged. `accept` delivers messages
-        to other threads. If it is None, such messages must be found later.
+        to other threads; if it is None, such messages must be found later.
 
         Raises:
-            ThreadsNeeded: Other threads must be locked first. The change is then run again.
+            ThreadsNeeded: Other threads must be locked first; the change is then made again.
         """
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Write the rows for an execution that failed, in the change that makes its run due for a retry.
+        """Write the rows for a failed execution, in the change that makes its run due for a retry.
 
-        With `is_stop`, the execution has not failed, but its server is stopping.
+        With `is_stop`, the execution did not fail, but its server is stopping.
 
         The run has not ended; it starts again when its dispatch is due.
         """
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Record that a run's questions can no longer be answered, in the same change that ends its wait.
+        """Record that a run's questions can no longer be answered, in the change that ends its wait.
 
-        The hook is called after `write`, with the run as it was while it waited.
+        The hook is called after `write`, with the run in its former state.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the effects outside the database that the present state of a done or waiting run requires.
+        """Return the effects outside the database of a run that has ended or waits.
 
-        The hook is called in the change that stores the end, and may read but must not write. For the same
+        The hook is called in the change that stores the end; it may read, but must not write. For the same
         run it must always return the same result, because it is called again after a crash. Each effect has a
         dedupe key, under which it is stored only once.
         """
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """React to the fact that a run's effects are stored; this call is lost if the process dies."""
+        """React to the storage of a run's effects; this call is lost if the process dies."""
 
 
 class PendingBoundary(Protocol):
-    """Gives a run access to its waiting messages."""
+    """Gives a run access to its pending messages."""
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         """Return the messages that the run would read at this boundary, in order; they stay pending."""
@@ -91,10 +91,10 @@ class PendingBoundary(Protocol):
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the messages that the run takes at this boundary; return those that it reads, in order.
+        """Commit the messages that the run reads at this boundary, and return them in order.
 
-        `group` selects only the messages of that group, `only` only the messages with these ids, which the
-        program has received already.
+        `group` selects only messages of that group. `only` selects only messages with these ids, which the
+        program has already received.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
@@ -102,7 +102,7 @@ class PendingBoundary(Protocol):
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add messages that arrived live to the pending messages of this run; ignore known ids."""
+        """Add messages that arrived live to the pending messages of this run; known ids are ignored."""
         ...
 
 
@@ -112,7 +112,7 @@ async def _do_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """The context of an execution, in addition to its request. The context exists only in this process."""
+    """The context of an execution in addition to its request, which exists only in this process."""
 
     coordinator: CommitCoordinator
     threads: ThreadStore
@@ -122,27 +122,25 @@ class RunControl:
     claim: Claim | None = None
     """The proof of ownership that the writes of this execution present."""
     registry: RegistrySet | None = None
-    """The registry that the run is pinned to; None means the live configuration."""
+    """The registry to which the run is pinned, or None for the live configuration."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _do_nothing
-    """Stores the text that the run has streamed so far, so that the next stored event comes after it."""
+    """Stores the text that the run has streamed so far, so that the next stored event follows it."""
     give_up_on: tuple[type[Exception], ...] = ()
-    """Exceptions after which neither the run nor one of its steps is retried."""
+    """Exceptions after which neither the run nor its steps are retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
-    """Returns the amounts that a commit must add to budgets for the usage of a step of the run."""
+    """Returns the amounts that a commit must add to budgets for the usage of a step."""
     beginning: object | None = None
-    """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
+    """The result of `RunEffects.begin` for this execution, or None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The run's agent, in its state when the run got its messages; None if it is not a mail agent."""
+    """The agent of the run at the time when the run got its messages, or None if it is not a mail agent."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
-    """If this is set, the run sees only its own messages and these messages of its thread."""
+    """If set, the run sees only its own messages and these messages of its thread."""
     files: RunFiles | None = None
-    """Gives access to the files of the run's messages, and accepts files that it sends; None without file
-    support.
-    """
+    """The files of the run's messages, to which the run can add files, or None without file support."""
 
     def shows(self, message: Message) -> bool:
         """Return whether the run sees a message of its thread: True unless the message was rolled back."""
@@ -151,7 +149,7 @@ class RunControl:
 
 
 def claim_of(activation: RunActivation) -> Claim | None:
-    """Return the claim that the writes of an execution present; None if no mailbox started it."""
+    """Return the claim that the writes of an execution present, or None if no mailbox started it."""
     return activation.control.claim if isinstance(activation.control, RunControl) else None
 
 
@@ -172,14 +170,14 @@ class ChatOutbox(Protocol):
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Accept a message for a chat, within an open change.
+        """Accept a message for a chat within an open change.
 
-        The message is later delivered, or reported as lost.
+        Later, the message is either delivered or reported as lost.
 
-        The files of the message are sent after it. If a file cannot be sent there, the chat gets a notice.
+        The files of a message are sent after it. If a file cannot be sent there, the chat gets a notice.
 
-        A repeated call does not deliver the message twice. With `keeps_quiet`, delivery waits for the end of
-        the chat's quiet hours.
+        A repeated call does not deliver the message twice. With `keeps_quiet`, the delivery waits for the end
+        of the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: The key was already used for a different text.
@@ -188,7 +186,7 @@ class ChatOutbox(Protocol):
 
 
 class ChatDelivery(Protocol):
-    """Receives the results of messages in chats, and people's answers to them."""
+    """Receives what happened to messages in chats, and people's answers to them."""
 
     async def arrived(self, key: str) -> None:
         """Record that the chat shows a message; a repeated call has no effect.
@@ -199,7 +197,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell the author of a message that the chat will not show it; a repeated call has no effect.
+        """Notify the author of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
             StoreError: The record could not be stored.
@@ -207,9 +205,9 @@ class ChatDelivery(Protocol):
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """From now on, deliver messages for the person with these chats to the first of these chats.
+        """Deliver messages for the person with these chats to the first of these chats from now on.
 
-        Return the person.
+        Return the name of the person.
 
         Raises:
             UnknownAgent: These chats belong to no person, or to more than one.
@@ -218,24 +216,24 @@ class ChatDelivery(Protocol):
         ...
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message on behalf of the person who has these chats; return the person.
+        """Answer a message for the person with these chats, and return the name of the person.
 
         `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
 
         Raises:
             UnknownMessage: The person with these chats did not receive this message.
-            PostroomError: The mail service refuses the answer.
+            PostroomError: The mail service rejects the answer.
         """
         ...
 
     async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
         """Return a project's slug, a summary of its events, and the cursor for the next summary.
 
-        If `project` is empty, the only project is used. `after` has the last cursors, keyed by slug; without
-        a valid cursor, the summary covers 24 hours.
+        If `project` is empty, the only project is used. `after` contains the last cursors, keyed by slug;
+        without a valid cursor, the summary covers 24 hours.
 
         Raises:
-            UnknownProject: The project does not exist, or none is named and there are several.
+            UnknownProject: The project does not exist, or none is named although there are several.
             StoreError: The log could not be read.
         """
         ...
@@ -243,11 +241,11 @@ class ChatDelivery(Protocol):
     async def pass_on(self, said: ChatWords) -> None:
         """Send text from a chat to a person, as a message from the person of that chat.
 
-        If the chat has no person, a visitor is created for it; messages to the visitor are delivered to that
+        If the chat has no person, a visitor is created for it; messages to the visitor are delivered to the
         chat.
 
         Raises:
-            StoreError: The message could not be stored, or its outcome is unknown.
-            PostroomError: The mail service refuses the message.
+            StoreError: The message was not stored, or it is unknown whether it was.
+            PostroomError: The mail service rejects the message.
         """
         ...

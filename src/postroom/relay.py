@@ -1,13 +1,13 @@
-"""The relay performs the effects of the outbox at least once, with one handler for each kind of effect.
+"""The relay performs the effects of the outbox at least once, by one handler for each kind of effect.
 
     hint or poll ─▶ due effects, by kind and target ─▶ claimed in one change ─▶ performed
                       └ in a pause after a failure,         ├─▶ done: its end, and the handler's rows
                         or waiting for a batch              └─▶ retried later, or a dead letter
 
-A handler that exceeds its lease is cancelled, although its effect may already have been performed. After an
-exception, the effect is retried. Neither case delays other targets. If a process dies, its claims remain
-until their leases expire or, if it is the only process, until the next start. Repeated effects are marked as
-such.
+A handler that exceeds its lease is cancelled, although the effect may already have been performed. After an
+exception, the effect is retried. A slow or failing effect does not delay other targets. If a process dies,
+its claims remain until their leases expire or, if it is the only process, until the next start. Repeated
+effects are marked as such.
 """
 
 import asyncio
@@ -30,22 +30,21 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 POLL: Final = timedelta(seconds=1)
-"""The maximum time for which a lost notification, an expired lease or the end of a pause goes unnoticed."""
+"""Maximum time until a lost notification, an expired lease or the end of a pause is noticed."""
 GATHERING: Final = timedelta(milliseconds=100)
-"""The time for which a batch waits for more effects, so that many effects in a row become one batch."""
+"""The time that a batch waits for more effects, so that many effects in a row become one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""The time for which notifications are collected after a round. A round starts all due effects, up to its
-limit.
+"""The time for which notifications are collected after a round, which starts all due effects up to its limit.
 """
 KEPT: Final = timedelta(days=7)
 """The time for which the key of a performed effect prevents a duplicate."""
 PURGED_EVERY: Final = timedelta(hours=1)
 _PURGED_AT_ONCE: Final = 1_000
 GRACE: Final = timedelta(seconds=5)
-"""The time for which a stop waits for effects in progress."""
+"""The time that a stop waits for effects that are being performed."""
 
 Place = tuple[str, str]
-"""The kind and target of an effect."""
+"""The kind and the target of an effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Performed:
     """The outcome of an effect that was performed."""
 
     also: Joined | None = None
-    """A change that writes more rows in the transaction that records the outcome."""
+    """A change that writes further rows in the transaction that records the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +66,11 @@ class NotPerformed:
     final: bool = False
     may_have_arrived: bool = False
     not_before_ms: int = 0
-    """The minimum time to wait before the next attempt."""
+    """The minimum time before the next attempt, in milliseconds."""
     untried: bool = False
-    """Whether the effect was not tried, because it was not its turn.
+    """Whether the effect was not tried, because other effects come first.
 
-    In that case no attempt is counted, and the effect is tried after `not_before_ms`.
+    For an untried effect, no attempt is counted, and the effect is tried after `not_before_ms`.
     """
     also: Joined | None = None
 
@@ -80,14 +79,14 @@ Outcome = Performed | NotPerformed
 
 
 class Handler(Protocol):
-    """Performs the effects of one kind. To perform an effect twice must be harmless, or visible to people."""
+    """Performs the effects of one kind; a repetition must be harmless, or visible to people."""
 
     lease: timedelta
-    """The maximum duration of one call of `perform`."""
+    """The maximum duration of a call of `perform`."""
     at_once: int
-    """The number of effects for one target that are performed at the same time."""
+    """The number of effects that are performed for one target at the same time."""
     together: bool
-    """Whether these effects are performed as one batch. If not, each effect is performed alone, and effects
+    """Whether these effects are performed in one batch. If not, each effect is performed alone, and effects
     with the same order key in order.
     """
     retries: tuple[timedelta, timedelta]
@@ -98,7 +97,7 @@ class Handler(Protocol):
         ...
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Perform effects for one target, with one outcome for all.
+        """Perform effects for one target, with one outcome for all of them.
 
         After an exception, all of them are retried.
         """
@@ -106,39 +105,39 @@ class Handler(Protocol):
 
 
 class Relay(EffectPerformer):
-    """Performs due effects. Each process has one relay; several processes share an outbox."""
+    """Performs due effects; each process has one relay, and several processes share an outbox."""
 
     def __init__(
         self, store: SqlStore, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
     ) -> None:
-        """`is_exclusive` means that no other process performs effects of this outbox."""
+        """Create the relay; `is_exclusive` means that no other process performs effects of this outbox."""
         self.handlers = handlers
-        """The handlers, keyed by kind. Effects without a handler wait."""
+        """The handlers, keyed by kind; effects without a handler wait."""
         self._store = store
         self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
         self._tokens: dict[str, str] = {}
-        """The newest claim of each effect in progress, keyed by the effect's id."""
+        """The newest claim of each effect that is being performed, keyed by the id of the effect."""
         self._claiming = asyncio.Lock()
         self._under_way: dict[Place, int] = {}
         self._rooms: dict[Place, asyncio.Semaphore] = {}
         self._rests_until: dict[Place, int] = {}
         self._gathered_at: dict[Place, float] = {}
         self._gathered: dict[Place, list[OutboxMessage]] = {}
-        """Effects that this process has claimed, and that wait until their batch starts."""
+        """Effects that this process has claimed, and that wait for the start of their batch."""
         self._came_meanwhile: set[Place] = set()
-        """Targets for which further effects became due while a batch was performed."""
+        """Targets for which further effects became due while a batch was being performed."""
         self._purge_at = 0
         self._performed = 0
         self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        """The event loop of `serve`, and the event that stops it."""
+        """The event loop of `serve`, and the event that stops `serve`."""
 
     def hint(self) -> None:
-        """Notify the relay that there may be due effects; if this is lost, the next poll finds them."""
+        """Notify the relay that effects may be due; without the notification, the next poll finds them."""
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Perform effects until stopped, then finish those in progress. Failures are logged and retried."""
+        """Perform effects until stopped, then finish those in progress; log and retry failures."""
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
@@ -195,7 +194,7 @@ class Relay(EffectPerformer):
     def _start_batches(self, *places: Place) -> None:
         """Start the batches of these targets, or of all targets.
 
-        A target whose batch is in progress starts later.
+        If a batch of a target is in progress, the next one starts later.
         """
         for place in places or tuple(self._gathered):
             if place not in self._under_way and (rows := self._gathered.pop(place, None)):
@@ -222,7 +221,7 @@ class Relay(EffectPerformer):
         return await self._store.write(change)
 
     async def drain(self) -> int:
-        """Perform all due effects, except those that wait for a retry; return how many were performed.
+        """Perform all due effects, except those that wait for a retry; return their number.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -234,7 +233,7 @@ class Relay(EffectPerformer):
         return self._performed - before
 
     async def idle(self, kind: str) -> None:
-        """Wait until no effect of a kind is due or in progress.
+        """Wait until no effect of a kind is due or being performed.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -251,9 +250,9 @@ class Relay(EffectPerformer):
             return 0
 
     async def take_over(self, kind: str, target: str | None = None) -> None:
-        """Make the effects of a kind, and optionally of a target, due if another process had claimed them.
+        """Make effects of a kind, and optionally of a target, due if another process had claimed them.
 
-        Call it after acquiring the lease of that work.
+        The caller must have acquired the lease of this work.
         """
         own = (*self._tokens, *(row.outbox_id for rows in self._gathered.values() for row in rows))
         await self._store.write(lambda tx: tx.outbox.release((kind,), target=target, besides=own))
@@ -266,7 +265,7 @@ class Relay(EffectPerformer):
         return 0
 
     async def _round(self, *, gathers: bool = True) -> int:
-        """Claim due effects and start performing them; return how many were claimed."""
+        """Claim due effects and start to perform them; return the number of claimed effects."""
         kinds = tuple(self.handlers)
         due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
         if now >= self._purge_at:  # delete the keys of effects performed long ago
@@ -294,17 +293,17 @@ class Relay(EffectPerformer):
         return len(rows)
 
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
-        """Return how many more effects may be started for a target."""
+        """Return how many further effects may be started for a target."""
         handler = self.handlers[place[0]]
         rests = self._rests_until.get(place, 0) - now
         if not handler.serves(place[1]) or 0 < rests <= milliseconds(handler.retries[1]):
-            return 0  # a longer pause dates from before the clock was set back
+            return 0  # a longer pause is from before the clock was set back
         if not handler.together:
             return handler.at_once - self._under_way.get(place, 0)
         if place in self._under_way:
             self._came_meanwhile.add(place)
             return 0
-        if gathers:  # the effects of a batch wait for further effects
+        if gathers:  # the effects of a batch wait for further ones
             loop, seconds = asyncio.get_running_loop(), GATHERING.total_seconds()
             if place not in self._gathered_at:
                 self._gathered_at[place] = loop.time() + seconds
@@ -320,7 +319,7 @@ class Relay(EffectPerformer):
         for row in rows:
             if (
                 row.outbox_id not in self._tokens
-            ):  # otherwise the lease expired during our work, and the claim is renewed
+            ):  # otherwise the lease expired during the work, and the claim is renewed
                 groups.setdefault((row.kind, row.target, row.order_key), []).append(row)
             self._tokens[row.outbox_id] = row.claim_token or ""
         for (kind, target, _), group in groups.items():
@@ -329,12 +328,12 @@ class Relay(EffectPerformer):
             self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
 
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
-        """Perform effects; afterwards, notify the relay if other effects of the target may be due."""
+        """Perform effects; then notify the relay if other effects of the target may be due."""
         handler, is_looked_for = self.handlers[place[0]], True
         room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
             batches = [rows] if handler.together else [[row] for row in rows]
-            async with room:  # one commit may have stored more effects than that
+            async with room:  # one commit may have stored more effects
                 performed = [await self._perform(place, handler, batch) for batch in batches]
             is_looked_for = not all(performed) or self._under_way[place] >= handler.at_once
         finally:
@@ -368,7 +367,7 @@ class Relay(EffectPerformer):
             await self._end(place, handler, rows, outcome)
         except StoreError as error:
             _LOG.warning("effect.left_to_lease", kind=place[0], target=place[1], reason=error.describe())
-        except PostroomError as error:  # the handler's own rows were refused
+        except PostroomError as error:  # the handler's own rows were rejected
             refused = NotPerformed(error=error.describe())
             await self._surviving(lambda: self._end(place, handler, rows, refused))
         else:
@@ -396,7 +395,7 @@ class Relay(EffectPerformer):
 
         done = await self._store.write(change, key=lock)
         if done < len(ids):
-            async with self._claiming:  # this process's own claim has renewed the tokens by then
+            async with self._claiming:  # the claim of this process has renewed the tokens by then
                 renewed = [self._tokens[value] for value in ids]
             if renewed != tokens:
                 done += await self._store.write(change_again, key=lock)
@@ -409,7 +408,7 @@ class Relay(EffectPerformer):
     def _rest(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
     ) -> int:
-        """Return the pause after failed effects; if a batch failed, all effects of its target pause."""
+        """Return the pause after failed effects; after a failed batch, all effects of its target pause."""
         if outcome.untried:
             _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
             return outcome.not_before_ms
@@ -428,7 +427,7 @@ def _write_outcome(
 ) -> int:
     """Write the outcome of effects; return how many were written.
 
-    Effects whose claim was lost are skipped, because they now belong to another process.
+    Effects whose claim was lost are skipped, because another process owns them now.
     """
     ids = [row.outbox_id for row in rows]
     if isinstance(outcome, Performed):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """The file or parent folder that prevents access to a file: its permissions do, or it is not a folder."""
+    """The file or folder that prevents access to a file, by its permissions or by not being a folder."""
 
     path: Path
     owner: int
@@ -21,10 +21,10 @@ class Denied:
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return the obstacle to accessing a file; None if there is none or it cannot be examined.
+    """Return the obstacle to accessing a file, or None if there is none, or it cannot be examined.
 
     `wanted` is `os.R_OK`, `os.W_OK` or both, and `os.X_OK` if the file must be a folder. For a missing file,
-    the parent folder must permit its creation. Blocks.
+    its folder must permit its creation. This call blocks.
     """
     above: Path | None = None
     for item in (*reversed(path.parents), path):
@@ -64,7 +64,7 @@ def _denied_because(path: Path, found: os.stat_result, wanted: int, *, is_way: b
             remedy=f"`chmod u+rw{'x' if is_folder else ''} {path}`",
         )
     giving = f"`chown {'-R ' if is_folder else ''}{own} {path}` as root"
-    # a parent folder should keep its owner, so its remedy only gives access
+    # A parent folder should keep its owner, so its remedy only gives access.
     letting = f"let user {owner} give others access: `chmod o+x {path}`"
     return Denied(
         path=path,

@@ -1,4 +1,4 @@
-"""Writes server-sent events for all parts of the server that stream. ADR 33 states why no library is used."""
+"""Formats server-sent events for all parts of the server that stream (ADR 33: why without a library)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -10,9 +10,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOWEST: Final = 30.0
-"""The number of seconds within which a reader must accept a piece of data.
+"""Number of seconds within which a reader must accept a piece of data.
 
-A slower reader is disconnected and may reconnect.
+A slower reader is disconnected, and may reconnect.
 """
 
 
@@ -31,7 +31,7 @@ def retry(milliseconds: int) -> str:
 
 
 class SseResponse(StreamingResponse):
-    """A response that streams events; the source of the events is closed as soon as the reader disconnects.
+    """A response that streams events; when the reader disconnects, the source of the events is closed.
 
     For a slow reader, at most one piece waits in addition to the connection's buffer.
     """
@@ -43,8 +43,8 @@ class SseResponse(StreamingResponse):
         *,
         left: Callable[[], None],
     ) -> None:
-        """`left` is called at the end of the stream, even if no client read from it."""
-        # A proxy that buffers would delay the events.
+        """Create the response; `left` is called at the end of the stream, even if it was never read."""
+        # a proxy that buffers would delay the events
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
         self._source = source
@@ -58,7 +58,7 @@ class SseResponse(StreamingResponse):
             self._left()
 
     async def stream_response(self, send: Send) -> None:
-        """Send the pieces of the source, and close it."""
+        """Send the pieces of the source, and close the source."""
 
         async def in_time(message: Message) -> None:
             async with asyncio.timeout(SLOWEST):

@@ -3,7 +3,7 @@
     threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
             a sync run ◀──────── on a thread of its own
 
-Each method waits for its asynchronous counterpart. This module contains no logic of its own.
+Each method waits for its asynchronous counterpart; this module contains no other logic.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _END: Final = object()
 
 
 class _Loop:
-    """An event loop on its own thread, and calls into it from any other thread."""
+    """An event loop in its own thread, which any other thread can call."""
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
@@ -48,7 +48,7 @@ class _Loop:
         self._process = os.getpid()
 
     def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
-        """Run `main` on a new daemon thread, which does not keep the program alive.
+        """Run `main` in a new daemon thread, which does not keep the program alive.
 
         `ended` receives the outcome.
         """
@@ -74,9 +74,9 @@ class _Loop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
-        """Wait for a coroutine on the loop.
+        """Wait for a coroutine on the loop, and return its result.
 
-        While waiting, call the functions that the coroutine sends to this thread.
+        While this thread waits, it calls the functions that the coroutine sends to it.
 
         Raises:
             MailboxClosed: The loop has ended.
@@ -109,11 +109,11 @@ class _Loop:
 
     @property
     def is_here(self) -> bool:
-        """Whether the loop belongs to this process. A forked process has only a copy, run by no thread."""
+        """Whether the loop belongs to this process; a forked process has a copy that no thread runs."""
         return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Schedule a function on the loop, unless it has ended."""
+        """Schedule a function on the loop, unless the loop has ended."""
         with self._gate:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function)
@@ -175,7 +175,7 @@ def _iterating_method(
 
 
 class RunHandle(_Twin):
-    """A blocking handle to wait for, read, answer and end a run; see `postroom.embedded.RunHandle`."""
+    """A blocking handle to wait for, read, answer and cancel a run; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
@@ -186,7 +186,7 @@ class RunHandle(_Twin):
 
     @property
     def thread_id(self) -> str:
-        """The id of its conversation."""
+        """The id of the run's thread."""
         return self._twin.thread_id
 
     @overload
@@ -207,7 +207,7 @@ class RunHandle(_Twin):
 
 
 class _Operators(_Twin):
-    """A blocking counterpart of one of a mailbox's parts for operators, with the same methods."""
+    """The part of a mailbox for operators, with the same methods as blocking calls."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._twin, name)
@@ -223,7 +223,7 @@ class _Operators(_Twin):
 
 
 class Mailbox(_Twin):
-    """Durable work for conversations; see `postroom.embedded.Mailbox`. Any thread may call it."""
+    """A durable queue for conversations, which any thread may call; see `postroom.embedded.Mailbox`."""
 
     _twin: embedded.Mailbox
 
@@ -237,14 +237,15 @@ class Mailbox(_Twin):
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> Iterator["Mailbox"]:
-        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, accept new work.
+        """Open a database, resume its unfinished work and accept new work.
 
-        `work` is a function of a `Run`, called on a separate thread, or a coroutine function, or an executor.
-        With None, other processes execute the work. On exit, active runs get `config.drain_grace` to end;
-        after Ctrl-C, the call does not wait for them.
+        `url` is `sqlite:///runs.db`, `postgresql://…` or `memory`. `work` is a function of a `Run`, which is
+        called in a separate thread, or a coroutine function, or an executor. If `work` is None, other
+        processes execute the work. On exit, active runs have `config.drain_grace` to end; after Ctrl-C, the
+        call does not wait for them.
 
         Raises:
-            ConfigError: As in `postroom.Mailbox.open`; nothing was created or changed.
+            ConfigError: As for `postroom.Mailbox.open`; nothing was created or changed.
             StoreError: The database cannot be opened.
         """
         loop, opened, ended = _Loop(), Future[embedded.Mailbox](), Future[None]()
@@ -278,35 +279,35 @@ class Mailbox(_Twin):
     def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Queue many items, in commits of up to 500."""
+        """Enqueue many items in commits of up to 500."""
         jobs = SimpleQueue[Callable[[], None] | None]()
 
-        def tell(done: int, of: int) -> None:  # called on the loop; passes the call on to the caller's thread
+        def tell(done: int, of: int) -> None:  # called on the loop; passes the call to the caller's thread
             if progress is not None:
                 jobs.put(partial(progress, done, of))
 
-        report = tell if callable(progress) else progress  # the asynchronous method refuses anything else
+        report = tell if callable(progress) else progress  # the asynchronous method rejects anything else
         handles = self._loop.call(self._twin.enqueue_many(items, progress=report), jobs)
         return [RunHandle(self._loop, handle) for handle in handles]
 
     @property
     def pending(self) -> _Operators:
-        """Messages that no run has read yet."""
+        """The messages of threads that no run has read yet."""
         return _Operators(self._loop, self._twin.pending)
 
     @property
     def questions(self) -> _Operators:
-        """The open questions of runs."""
+        """The open questions of all runs."""
         return _Operators(self._loop, self._twin.questions)
 
     @property
     def dead_letters(self) -> _Operators:
-        """The dead letters: failed runs that wait for an operator."""
+        """The failed runs that an operator must replay or discard."""
         return _Operators(self._loop, self._twin.dead_letters)
 
     @property
     def schedules(self) -> _Operators:
-        """Schedules, which enqueue work repeatedly."""
+        """The schedules, which enqueue work repeatedly."""
         return _Operators(self._loop, self._twin.schedules)
 
     stream = _iterating_method(embedded.Mailbox.stream)
@@ -315,7 +316,7 @@ class Mailbox(_Twin):
 
 
 class Run(_Twin):
-    """A run as its function sees it; see `postroom.embedded.Run`. Steps run on the run's own thread."""
+    """A run as its function sees it; see `postroom.embedded.Run`. Steps run in the run's own thread."""
 
     _twin: embedded.Run
 
@@ -328,7 +329,8 @@ class Run(_Twin):
         self.interruptions = twin.interruptions
         self.messages = twin.messages
         self.is_stopped = False
-        """Whether the run was cancelled or belongs to another worker, so its next call is refused."""
+        """Whether the run was cancelled or belongs to another worker, so that its next call raises an error.
+        """
 
     @property
     def text(self) -> str:
@@ -347,7 +349,7 @@ class Run(_Twin):
 
     @wraps(embedded.Run.step)
     def step(self, name: str, function: Callable[..., Any], /, *args: object, **options: Any) -> Any:
-        """Call a function once for this run, on the run's thread."""
+        """Call a function once for this run, in the run's thread, and return its result."""
         self._check_running()
         jobs = SimpleQueue[Callable[[], None] | None]()
 
@@ -362,7 +364,7 @@ class Run(_Twin):
 
     @wraps(embedded.Run.used)
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Add to the usage of the run."""
+        """Add to the usage of the run, which budgets count."""
         self._twin.used(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
 
     history = _waiting_method(embedded.Run.history)
@@ -385,7 +387,7 @@ class Run(_Twin):
 
 
 def _as_coroutine(loop: _Loop, work: Any) -> Any:
-    """Return the work of a run as a coroutine function of the asynchronous run."""
+    """Return the work of a run as a coroutine function for the asynchronous run."""
     if is_awaited(work):
         return work
     if not callable(work):
@@ -400,7 +402,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             run.is_stopped = True
-            # a thread cannot be stopped, and no other thread may work on the run at the same time
+            # a thread cannot be stopped, and no other thread may work on the run meanwhile
             await asyncio.wait({done})
             raise
         finally:
@@ -410,7 +412,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
 
 
 def _settle(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], object]) -> None:
-    """Call a function on this thread, and pass its result to a future of the loop."""
+    """Call a function in this thread, and pass its result to a future of the loop."""
     try:
         settle = partial(future.set_result, call())
     except StopIteration as error:  # a future cannot hold a StopIteration

@@ -1,4 +1,4 @@
-"""Helpers that explain errors in TOML files, with the table, the name and the values that a field accepts.
+"""Explains errors in TOML files, with the table, the name, and the values that a field accepts.
 
 `Meta(extra=...)` of a field adds what msgspec lacks:
 
@@ -27,12 +27,12 @@ _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The name of a table in a TOML file, in the form in which error messages show it."""
+    """The name of a table in a TOML file, as error messages show it."""
 
     file: Path
     name: str
     number: int | None = None
-    """The position among several tables with the same name."""
+    """The position of the table among several with the same name."""
 
     def within(self, name: str) -> "TableName":
         """Return the name of a table within this table."""
@@ -55,7 +55,7 @@ class TableName:
 
 
 def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
-    """Return the content of a TOML file, or None if it does not exist; errors refer to the file as `called`.
+    """Return the content of a TOML file, or None if it does not exist; errors call the file `called`.
 
     Raises:
         ConfigError: The file cannot be read, is not TOML, or is larger than 1 MiB.
@@ -76,12 +76,12 @@ def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
 
 
 def unreadable(file: Path, called: str, reason: str, remedy: str) -> ConfigError:
-    """Return the error that a TOML file cannot be read."""
+    """Return the error for a TOML file that cannot be read."""
     return ConfigError(f"{called} {file} cannot be read: {reason}", value=str(file), remedy=remedy)
 
 
 def check_names(place: TableName, told: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that the table does not allow.
+    """Raise an error if a table contains a name that it may not have.
 
     Raises:
         ConfigError: A name is unknown. The remedy suggests the most similar name, or lists all names.
@@ -104,20 +104,20 @@ def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
 
 
 def extra_of(kind: inspect.Type, name: str) -> Any:
-    """Return an entry of a field's `Meta(extra=...)`; None if there is none."""
+    """Return an entry of a field's `Meta(extra=...)`, or None if there is none."""
     return (
         kind.extra.get(name) if isinstance(kind := required(kind), inspect.Metadata) and kind.extra else None
     )
 
 
 def place_of(why: str) -> str | None:
-    """Return the name of the field that msgspec refused; None if the error concerns the whole struct."""
+    """Return the field that msgspec rejected, or None if the error concerns the whole struct."""
     match = _LOCATION.search(why)
     return None if match is None else match[1]
 
 
 def words(kind: inspect.Type) -> str:
-    """Describe in words the values that a type accepts."""
+    """Return a description of the values that a type accepts."""
     if extra := extra_of(kind, "write"):
         return str(extra)
     match bare(kind):
@@ -149,6 +149,6 @@ def required(kind: inspect.Type) -> inspect.Type:
 
 
 def bare(kind: inspect.Type) -> inspect.Type:
-    """Return a type without None and without its metadata."""
+    """Return a type without None, and without its metadata."""
     kind = required(kind)
     return kind.type if isinstance(kind, inspect.Metadata) else kind

@@ -1,3 +1,3 @@
-"""The version of postroom, read by the build and shown by `postroom version`."""
+"""The version of postroom, which the build reads and `postroom version` shows."""
 
 __version__ = "0.2.0"

@@ -478,7 +478,7 @@ ITSELF: Final = """\
 ## CooperBench itself
 
 `benchmarks/peers/cooperbench_agent.py` adds an agent to the package `cooperbench`: its Claude Code, with postroom in the place of
-its own messages. On 29 November 2026 it was tried with `cooperbench` 0.0.29, without a key and without Docker. A folder replaced the
+its own messages. On 30 November 2026 it was tried with `cooperbench` 0.0.29, without a key and without Docker. A folder replaced the
 container, and a script the model. CooperBench's own code then set up postroom, started Claude Code with postroom's tools, and
 collected the patch, and the message of one agent reached the other. Its containers, its data set, its evaluation and a real model
 were not tried, so there is no score.

@@ -207,7 +207,14 @@ async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soake
 def unexpected(log: list[str]) -> list[str]:
     """Return the lines of a server's log that hold a traceback.
 
-    Killed programs, and a slow model on a busy machine, do not count: the next attempt gives the answer.
+    Killed programs, a killed launcher, and a slow model on a busy machine do not count: the next attempt
+    gives the answer.
     """
-    expected = ("CommandKilled", "errors.InferenceTimeout")
+    no_launcher = "could not be started at the moment: "
+    expected = (
+        "CommandKilled",
+        "errors.InferenceTimeout",
+        f"{no_launcher}the process that starts programs ended with exit code -9",
+        f"{no_launcher}Broken pipe",
+    )
     return [line[:3000] for line in log if "Traceback" in line and not any(one in line for one in expected)]

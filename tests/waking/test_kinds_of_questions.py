@@ -67,6 +67,7 @@ BAD = {
             "Yes, please do not",
             "ok",
         ),
+        *("Ja", "oui", "sí", "да", "はい"),
         *("no, please", "Yes. Not before the backup", "yes no", "not yes", "Yes!!!!", "Yes, no"),
     ],
     "yes_no_or_words": [""],
@@ -260,6 +261,16 @@ async def test_a_late_answer_is_told_the_words_of_the_first_and_json_says_yes_wi
     assert await over_http(room, run, question, True, "ana") == ""  # type: ignore[arg-type]
     told = await over_http(room, run, question, "no", "ben")
     assert "ana over HTTP answered yes at" in told
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_yes_in_another_language_is_an_answer_in_words_that_permits_nothing(room, surface):
+    run, question = await asked(room)
+    assert await surface(room, run, question, "Ja", "ana") == ""
+    await room.turn()
+    [given] = (await room.stores.threads.load_run(run.run_id)).answered
+    assert (given.decision.approved, given.decision.result) == (None, {"text": "Ja"})
+    assert f"You asked a person: {question.text}\nThey answered: Ja" in room.agents.told[-1]
 
 
 async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, clock):

@@ -83,7 +83,7 @@ class AdminService:
         self.chats = chats
         self.is_stopping = False
         """Whether the server is stopping, and therefore not ready."""
-        """The service of the gateway; None if there is no gateway."""
+        """The service of the gateway, or None if there is no gateway."""
 
     async def status(self) -> StatusView:
         """Return which parts of the server run, where its data is, and how many records it has."""
@@ -276,7 +276,7 @@ class AdminService:
     async def doctor(self, *, full: bool = False) -> ChecksView:
         """Check the whole installation: store, archive, backups, runs, agents, channels and machine.
 
-        The checks write to the store and read all of it, and run Git. They may take long.
+        The checks write to the store and read all of it, and run Git. The checks may take long.
 
         With `full`, every record is also compared with its file in the archive.
         """
@@ -299,7 +299,7 @@ class AdminService:
     async def support_bundle(self) -> Mapping[str, str]:
         """Return the files of a support bundle, as texts keyed by file name.
 
-        The files can be shared with other people. It may take long to collect them.
+        The files can be shared with other people. Collecting the files may take long.
         """
         application = self._application
         results = await Doctor(application, self.chats).findings()
@@ -343,7 +343,7 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> PruneView:
-        """Delete or count the messages that no rule keeps. It may take long to delete many messages.
+        """Delete or count the messages that no rule keeps. Deleting many messages may take long.
 
         Raises:
             UnknownProject: A `[[keep]]` rule with `hold` names an unknown project. Nothing was deleted.
@@ -373,7 +373,7 @@ class AdminService:
         return token
 
     async def revoke_agent_token(self, project: str, agent: str) -> bool:
-        """Revoke the token of an agent; return True, even if there was none.
+        """Revoke the token of an agent, and return True, even if there was none.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -382,7 +382,7 @@ class AdminService:
         return True
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, int]:
-        """Write the records of one project or all projects to the archive; keep existing records.
+        """Write the records of one project or all projects to the archive. Keep existing records.
 
         Raises:
             UnknownProject: There is no such project.

@@ -1,7 +1,8 @@
-"""Runs the agents that this server executes. Mail starts their runs, and their answers are sent as mail.
+"""Runs the agents that this server executes. Mail starts the runs, and the answers are sent as mail.
 
 At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
-are woken, and active runs are stopped and put back into the queue. This does not count as an attempt.
+are woken, and active runs are stopped and put back into the queue. An attempt that ends in this way does not
+count.
 """
 
 import asyncio
@@ -231,7 +232,7 @@ class ExecutorRegistry:
                 return f"posts to {urlsplit(runner.url).netloc}"
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the runner of an agent (`name@project`); None if the agent has no runner.
+        """Return the runner of an agent (`name@project`), or None if the agent has no runner.
 
         `agent` is the stored agent, if the caller has read it already.
 
@@ -261,7 +262,7 @@ class ExecutorRegistry:
         return None if runner is None else read_runner(runner)
 
     def _agent_on(self, thread_id: str) -> str | None:
-        """Return the agent (`name@project`) that executes a thread's runs; None if there is none."""
+        """Return the agent (`name@project`) that executes a thread's runs, or None if there is none."""
         whose = agent_of(thread_id) or self._in_chats(thread_id)
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
@@ -367,7 +368,7 @@ class AgentSupervisor:
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
         self.is_waking = False
-        """Whether messages wake their recipients. It is true from `start` until `stop`."""
+        """Whether messages wake their recipients, which is so from `start` until `stop`."""
 
     async def start(self) -> None:
         """Resume the work of an earlier server, and start to wake agents.
@@ -418,7 +419,7 @@ class AgentSupervisor:
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def stop(self) -> None:
-        """Stop all parts; do nothing if they were never started."""
+        """Stop all parts. Do nothing if they were never started."""
         await self._tasks.close()
         await self._runs.stop()
         await self._executors.close()

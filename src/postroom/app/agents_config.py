@@ -38,7 +38,7 @@ class DeclaredAgent:
 
 
 def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
-    """Return the agents that the configuration file declares; no agents if there is no file.
+    """Return the agents that the configuration file declares, or no agents if there is no file.
 
     Raises:
         ConfigError: A declaration is invalid.

@@ -1,4 +1,4 @@
-"""Daily backups. A backup is a complete copy of the database. It is verified before it gets its name.
+"""Daily backups. A backup is a complete copy of the database. The copy is verified before it gets its name.
 
     due ──▶ copied ──▶ verified by a separate process ──▶ named ──▶ older daily backups removed
              └──failed: logged, shown, retried after a growing pause
@@ -76,7 +76,7 @@ class Backup:
     size: int
     """The size of the file in bytes."""
     fault: str = ""
-    """Why the backup cannot be restored; "" if its first page shows no fault."""
+    """Why the backup cannot be restored, or "" if its first page shows no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ class BackupState:
     """The state of the backups."""
 
     interval_ms: int
-    """The time between two backups, in milliseconds; 0 if there are no daily backups."""
+    """The time between two backups, in milliseconds, or 0 if there are no daily backups."""
     newest: Backup | None
     """The newest existing backup, by the timer or by a person."""
     age_ms: int | None
     damaged: tuple[str, ...]
     """The names of the damaged backups."""
     failure: PostroomError | None
-    """Why the last attempt failed, or why the next attempt will fail; None if there is no failure."""
+    """Why the last attempt failed, or why the next attempt will fail, or None if there is no failure."""
     tries: int
     """The number of failed attempts since the last success."""
 
@@ -179,7 +179,7 @@ class Backups:
     async def examined(self, *, full: bool) -> BackupState:
         """Check each backup and return the results.
 
-        With `full`, each file is read completely. Otherwise, only its length is checked.
+        With `full`, each file is read completely. Otherwise, only the length of each file is checked.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -295,7 +295,7 @@ def remove_left(folder: Path) -> None:
 
 
 def _list_matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files in a folder that match a pattern; no files if the folder does not exist.
+    """Return the files in a folder that match a pattern, or no files if the folder does not exist.
 
     Unlike `Path.glob`, raise an error if the folder cannot be read.
 
@@ -363,7 +363,7 @@ def _report_damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
 
 
 def fault_of(backup: Backup) -> str:
-    """Read a whole backup; return why it cannot be restored, or "" if it can be. Blocks."""
+    """Read a whole backup, and return why it cannot be restored, or "" if it can be. Blocks."""
     if backup.fault:
         return backup.fault
     try:
@@ -397,7 +397,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Return the time in a backup's file name, in milliseconds since the epoch; None if it is invalid."""
+    """Return the time in a backup's file name, in milliseconds since the epoch, or None if it is invalid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:
@@ -425,7 +425,7 @@ def named_backup(source: Path, settings: Settings) -> Path:
 
 
 def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
-    """Return the data of each backup in a folder, oldest first; with `check`, read each file completely."""
+    """Return the data of each backup in a folder, oldest first. With `check`, read each file completely."""
     return [_examine(backup, check=check) for backup in _by_age(folder)]
 
 

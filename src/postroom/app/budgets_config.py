@@ -78,7 +78,7 @@ class BudgetTable(Table, frozen=True, kw_only=True):
 
 
 def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
-    """Return the budgets in the configuration file; no budgets if there is no file.
+    """Return the budgets in the configuration file, or no budgets if there is no file.
 
     Raises:
         ConfigError: A budget is invalid.

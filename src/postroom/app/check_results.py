@@ -24,9 +24,9 @@ class CheckResult:
     detail: str
     remedy: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, codes and words from fixed lists. Other people may see them, so they contain no names."""
+    """Numbers, codes and words from fixed lists, without names, because other people may see the facts."""
     about: str = ""
-    """The checked project or agent, if there are several. It is never part of a support bundle."""
+    """The checked project or agent, if there are several. Support bundles never contain this name."""
 
     def as_dict(self) -> CheckView:
         """Return the result as plain JSON data, for the operator."""
@@ -85,7 +85,7 @@ _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
 
 def open_descriptors() -> int | None:
-    """Return the number of open files and sockets of this process; None if the system does not report it.
+    """Return the number of open files and sockets of this process, or None if the system does not report it.
 
     Blocks.
     """
@@ -98,7 +98,7 @@ def open_descriptors() -> int | None:
 
 
 def most_descriptors() -> int | None:
-    """Return the maximum number of file descriptors of this process; None if there is no limit."""
+    """Return the maximum number of file descriptors of this process, or None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 

@@ -417,7 +417,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def verified(self) -> bool:
-        """Whether agents must prove their identity. This is always true if other machines can connect."""
+        """Whether agents must prove their identity, which they always must if other machines can connect."""
         return self.identity == "verified" or not self.is_loopback
 
     @property
@@ -482,7 +482,7 @@ def load_settings(
 ) -> Settings:
     """Return the settings for this start.
 
-    `overrides` are command-line flags; None means that a flag was not given.
+    `overrides` are command-line flags. None means that a flag was not given.
 
     Relative paths in the file are resolved against the folder of the file. All other relative paths are
     resolved against the current folder.

@@ -53,7 +53,7 @@ class _Refused(Exception):
 
 @cache
 def room() -> int:
-    """Raise the limit of open files, if possible; return the maximum number of connections.
+    """Raise the limit of open files, if possible. Return the maximum number of connections.
 
     Beyond the limit of the system, nothing can be opened. Asyncio would then log tens of thousands of failed
     accepts per second, each with a traceback.
@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):
     """Whether the connection is no longer read, because the input is invalid or no longer HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Wait for a request; if there are too many connections, close this one."""
+        """Wait for a request. If there are too many connections, close this one."""
         super().connection_made(transport)
         if len(self.connections) > room():
             transport.abort()

@@ -178,7 +178,7 @@ class Doctor:
             self.repairs += check.repairs
 
     async def _holder(self, name: str) -> str:
-        """Return the server that holds a lease; "" if no server holds it."""
+        """Return the server that holds a lease, or "" if no server holds it."""
 
         def look(tx: Transaction) -> str:
             return next(

@@ -1,4 +1,4 @@
-"""The agents and people who answer in chats according to gateway.toml. Some may not exist."""
+"""The agents and people who answer in chats according to gateway.toml, and who may be missing."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

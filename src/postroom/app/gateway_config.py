@@ -100,7 +100,7 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     base_url: Address = ""
     model: Line = ""
     run: Annotated[tuple[str, str], Meta(extra={"read": _project_and_name})] | None = None
-    """The project and the name of a registered agent, written as `name@project`; None for a model."""
+    """The project and the name of a registered agent, written as `name@project`, or None for a model."""
     agent_id: Line = records.field(default=DEFAULT_AGENT, name="id")
     instructions: Annotated[
         str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})
@@ -114,11 +114,11 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     """Whether the model gets a tool that sends files."""
     api_key: Secret | None = None
     transcription_url: Address | None = None
-    """The speech-to-text endpoint for voice messages; None if there are no transcripts."""
+    """The speech-to-text endpoint for voice messages, or None if there are no transcripts."""
     transcription_model: Line = "whisper-1"
     transcription_key: Secret | None = None
     speech_url: Address | None = None
-    """The text-to-speech endpoint for answers; None if no answers are spoken."""
+    """The text-to-speech endpoint for answers, or None if no answers are spoken."""
     speech_model: Line = "tts-1"
     speech_voice: Line = "alloy"
     speech_key: Secret | None = None
@@ -152,7 +152,7 @@ class GatewayFile:
     """The agents that routes name, without the one in `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
-        """Return the agent that answers on a chat's thread; None if it is no longer configured."""
+        """Return the agent that answers on a chat's thread, or None if it is no longer configured."""
         name = agent_on(thread_id)
         return self.agent if name is None else self.others.get(name)
 
@@ -173,7 +173,7 @@ class _Source:
 
 
 def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
-    """Return the gateway's configuration; None if the file does not exist.
+    """Return the gateway's configuration, or None if the file does not exist.
 
     Raises:
         ConfigError: The file cannot be read, contains an invalid value, or is missing although a setting

@@ -25,7 +25,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def take_secret(
     table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
 ) -> Secret | None:
-    """Remove the names of a secret from a table, and return the secret; None if the table names none.
+    """Remove the names of a secret from a table, and return the secret, or None if the table names none.
 
     Without `read`, the names are checked and removed, but no value is read.
 

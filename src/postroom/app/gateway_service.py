@@ -84,7 +84,7 @@ class GatewayService(UndeliveredService):
     async def _count_waiting_for_agents(self) -> int:
         """Count the agents' messages that wait for the end of quiet hours, among the oldest 500 messages.
 
-        Only the first message of each chat is tried. The chat's later messages wait for it.
+        Only the first message of each chat is tried. The chat's later messages wait for the first one.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MAX_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
@@ -170,7 +170,7 @@ class GatewayService(UndeliveredService):
         thread_id: str | None = None,
         key: str | None = None,
     ) -> StoredEffect:
-        """Send a message to a chat or to the home channel, once for each key; return the outbox row.
+        """Send a message to a chat or to the home channel, once for each key, and return the outbox row.
 
         Raises:
             InvalidArgument: There is no such channel, there is no home channel, or the text is empty.
@@ -202,7 +202,7 @@ class GatewayService(UndeliveredService):
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Forward a request to the server of a channel, and return the response; None on that server.
+        """Forward a request to the server of a channel, and return the response, or None on that server.
 
         Raises:
             InvalidArgument: There is no such channel.

@@ -250,7 +250,8 @@ class ChatService:
     async def missing(self) -> list[Missing]:
         """Return the agents and people who cannot answer, and the reasons.
 
-        People who write to them get a notice that nobody will answer. All other messages are answered.
+        A person who writes to such an agent gets a notice that nobody will answer. All other messages are
+        answered.
         """
         looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]
@@ -275,7 +276,7 @@ class ChatService:
         return None if is_run else named.not_run
 
     async def stop(self) -> None:
-        """Stop the gateway cleanly; do nothing if it does not run."""
+        """Stop the gateway cleanly. Do nothing if it does not run."""
         if self.state == "stopped":
             return
         self.state = "stopping"
@@ -311,7 +312,7 @@ class ChatService:
     # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Forward a request to the server of a channel, and return the response; None on that server.
+        """Forward a request to the server of a channel, and return the response, or None on that server.
 
         Raises:
             ServerUnavailable: No server serves the channel now, or that server does not answer.
@@ -320,7 +321,7 @@ class ChatService:
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that serves a channel; None if this server or every server serves it."""
+        """Return the other server that serves a channel, or None if this server or every server serves it."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
@@ -404,7 +405,7 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
 
 
 def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
-    """Create the client of the speech-to-text endpoint; None if none is configured.
+    """Create the client of the speech-to-text endpoint, or None if none is configured.
 
     Raises:
         MissingExtra: The library for the endpoint is not installed.
@@ -421,7 +422,7 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
 
 
 def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
-    """Create the client of the text-to-speech endpoint; None if none is configured.
+    """Create the client of the text-to-speech endpoint, or None if none is configured.
 
     Raises:
         MissingExtra: The library for the endpoint is not installed.

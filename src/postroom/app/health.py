@@ -21,7 +21,7 @@ class ServerHealth:
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
     ) -> None:
-        """`ready` checks every part of the server. It may return a recent result."""
+        """`ready` checks every part of the server. The function may return a recent result."""
         self._application = application
         self._ready = ready
         self._started_at = started_at
@@ -52,7 +52,7 @@ class ServerHealth:
 
 
 def _fact_for_people(check: Check) -> HealthFact | None:
-    """Return the result of a check as a fact for people; None if people need not know it."""
+    """Return the result of a check as a fact for people, or None if people need not know it."""
     text = _TEXTS[check.name](check)
     return None if not text else HealthFact(name=check.name, state=check.state, text=text)
 

@@ -35,7 +35,7 @@ each start.
 TOLD_AGAIN: Final = timedelta(minutes=1)
 """The time after which a failure that persists is logged again."""
 _MAX_REPEATS: Final = 1_000
-"""Maximum number of failures that are remembered. Beyond it, each failure is logged."""
+"""Maximum number of failures that are remembered. Any other failure is always logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
 """The fields that come first in a line on a console."""
 _COLORS: Final = {"warning": 33, "error": 31, "critical": 31}
@@ -72,7 +72,7 @@ def log_refused_start(error: PostroomError, settings: Settings) -> None:
 
 
 def log_failure() -> OSError | None:
-    """Return why the last line could not be written; None if there was no such failure."""
+    """Return why the last line could not be written, or None if there was no such failure."""
     failures = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
     return next(failures, None)
 
@@ -122,7 +122,7 @@ class Repeats(logging.Filter):
         return len(self._told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record; add the number of repetitions (`times`) after a minute."""
+        """Return whether to write a record. Add the number of repetitions (`times`) after a minute."""
         line: object = record.msg
         if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
             return True

@@ -1,4 +1,4 @@
-"""The executor for agents that are models. It runs the built-in loop, with mail operations as tools."""
+"""The executor for agents that are models, which runs the built-in loop with mail operations as tools."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ _INTRODUCTION: Final = (
 class ModelAgents(AgentRuntime):
     """Runs each agent with the model that its runner names.
 
-    The model sees the messages and the earlier steps of its run; in a chat, it sees the conversation. A run
-    also reads messages that arrive while it is active. Calls are committed before they are made, so an
+    The model sees the messages and the earlier steps of its run. In a chat, the model sees the conversation.
+    A run also reads messages that arrive while it is active. Calls are committed before they are made, so an
     interrupted run never makes a change twice.
     """
 

@@ -72,9 +72,9 @@ TOOLS: Final = (
     "catch_up",
     SEND_FILE,
 )
-"""The tools that a model may have.
+"""The tools that a model may have: mail operations, questions to people, and files for the chat.
 
-These are mail operations as the agent in its project, questions to people, and files for the chat.
+A mail operation acts as the model's agent in its project.
 """
 
 

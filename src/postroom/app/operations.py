@@ -51,20 +51,20 @@ from postroom.services.work import WorkService
 _MAX_PATH_LENGTH: Final = 4096
 _MAX_SECONDS: Final = MAX_DURATION // timedelta(seconds=1)
 _MAX_SNOOZE: Final = 90 * 24 * 3_600
-"""Maximum number of seconds of a snooze."""
+"""The longest snooze of a question, in seconds."""
 _Seconds = Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]
 _Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
-    """Return a text field's meaning, and its form on the command line."""
+    """Return the metadata of a text field: its description and its command-line option."""
     return Meta(description=description, extra={"option": Option(**option)})
 
 
 _Project = Annotated[str, _text("The project: its folder or slug.", kind="project")]
-"""At the command line the option `--project`; without it the current folder."""
+"""A field for the option `--project`, whose default is the current folder."""
 _OneProject = Annotated[str, _text("The project: its folder or slug.", kind="one_project")]
-"""At the command line the option `--project`; without it every project."""
+"""A field for the option `--project`, whose default is every project."""
 _AgentName = Annotated[str, _text("The agent.", metavar="NAME", complete="agents")]
 _RunId = Annotated[
     str,
@@ -127,7 +127,7 @@ class UndeliveredNamed(Command, frozen=True):
 def _row(
     command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
 ) -> Operation:
-    """Return a row that has its name from its command, for holders of `admin`."""
+    """Return the row of an administration operation, named after its command."""
     name = "".join(f"_{char.lower()}" if char.isupper() else char for char in command.__name__)
     return Operation(
         name=name.strip("_"),
@@ -150,17 +150,17 @@ def _named(
     line: str = "",
     **more: Any,
 ) -> Operation:
-    """Return a row whose fields other rows have, too; `doc` describes the operation."""
+    """Return the row of an operation that shares its command with other operations."""
     return replace(_row(command, run, address, line, **more), name=name, doc=doc)
 
 
 def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
-    """Return the rows of a service."""
+    """Return the rows with their service, and with who may call them."""
     return tuple(replace(row, service=service, who=who) for row in rows)
 
 
-# Named tokens. Only their hashes arrive here: whoever will hold a token makes it. Only the server's own token
-# opens these addresses, because a caller who can make tokens can do everything.
+# Named tokens. The client makes a token and sends only its hash. Only the server's own token opens these
+# addresses, because a caller who can make tokens can do everything.
 
 
 class ListTokens(Query, frozen=True):
@@ -196,7 +196,7 @@ class RotateToken(Command, frozen=True):
 
 
 async def list_tokens(tokens: NamedTokens, *, all: bool) -> Sequence[TokenView]:
-    """Return the tokens that are valid, or all."""
+    """Return the valid tokens, or also the tokens that have ended."""
     return await tokens.listed(ended=all)
 
 
@@ -412,7 +412,7 @@ _SERVER: Final = (
 )
 
 
-# People to whom agents may write by name, and the chat of each.
+# People to whom agents may write by name, and the people's chats.
 
 
 class AddPerson(Command, frozen=True):
@@ -450,7 +450,7 @@ _PEOPLE: Final = _of(
 )
 
 
-# Runners: how the server executes an agent when mail comes for it.
+# Runners. A runner states how the server runs an agent for which mail arrives.
 
 
 class ListRunners(Query, frozen=True):
@@ -484,7 +484,7 @@ _RUNNERS: Final = _of(
 )
 
 
-# Runs: what agents do, the messages that wait and why, and dead letters.
+# Runs of agents, messages that wait for a run, and dead letters.
 
 
 class ShowRun(Query, frozen=True):
@@ -588,7 +588,7 @@ _RUNS: Final = _of(
 )
 
 
-# Tasks: those of all projects, and those that a person checks.
+# Open tasks, and tasks that wait for a person's check.
 
 
 class ListOpenTasks(Query, frozen=True):
@@ -710,7 +710,7 @@ async def snooze_question(
 
 
 def _given_name(by: str | None) -> str:
-    """Return the name of a person; empty if none was given.
+    """Return the name of a person, or an empty string if the caller gave none.
 
     Raises:
         InvalidArgument: The name is blank.
@@ -731,7 +731,7 @@ _QUESTIONS: Final = _of(
 )
 
 
-# Schedules: messages of people that are sent again and again.
+# Schedules send a person's message repeatedly.
 
 
 class AddSchedule(Command, frozen=True):
@@ -770,7 +770,7 @@ class ShowSchedule(Query, frozen=True):
 
 
 async def list_schedules(schedules: MailSchedules, project: str | None) -> Sequence[ScheduleView]:
-    """Return the schedules of a project, or all."""
+    """Return the schedules of a project, or of all projects."""
     return await schedules.listed("" if project is None else await schedules.slug(project))
 
 
@@ -840,7 +840,7 @@ _SCHEDULES: Final = _of(
 )
 
 
-# Chats: the gateway, the people who may write, and messages that no chat took.
+# Chats: the gateway, the people who may write, and undelivered messages.
 
 
 class PairPerson(Command, frozen=True):

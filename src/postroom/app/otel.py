@@ -31,7 +31,7 @@ _FORM: Final = TraceContextTextMapPropagator()
 
 
 def otlp(endpoint: str) -> SpanProcessor:
-    """Return a processor that sends spans to a collector, in batches and on a thread of its own."""
+    """Return a processor that sends spans to a collector, in batches and on a separate thread."""
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
 
 
@@ -81,7 +81,7 @@ class OtelTracing:
         return self._start_span(f"invoke_agent {agent}", attributes, [_place(follow) for follow in follows])
 
     def traceparent(self) -> str | None:
-        """Return the traceparent of the current span; None if there is none."""
+        """Return the traceparent of the current span, or None if there is none."""
         return _write_traceparent(trace.get_current_span())
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class _Watched(AbstractContextManager[Span]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
     ) -> None:
-        """End the span; mark it as failed if an exception was raised."""
+        """End the span. Mark the span as failed if an exception was raised."""
         self._current.__exit__(None, None, None)
         if isinstance(error, PostroomError):
             self.failed(error.code)
@@ -143,7 +143,7 @@ class _Watched(AbstractContextManager[Span]):
 
 
 def _place(traceparent: str | None) -> trace.SpanContext | None:
-    """Return the span context of a traceparent; None if it is invalid."""
+    """Return the span context of a traceparent, or None if it is invalid."""
     if traceparent is None:
         return None
     context = _FORM.extract({_TRACEPARENT: traceparent}, Context())

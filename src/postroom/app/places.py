@@ -1,7 +1,8 @@
 """Paths on this machine: the data folder, the configuration file, the token and the server's note.
 
 This module needs only the standard library, because the stdio proxy and the hooks import it, and must stay
-small. They read no configuration file, so only the environment tells them the data folder (`data_dir`).
+small. The proxy and the hooks read no configuration file, so only the environment tells them the data folder
+(`data_dir`).
 """
 
 import json
@@ -26,7 +27,7 @@ CLIENT_NAMES: Final = (
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""The variables with postroom's prefix that only clients read. They are not settings of the server."""
+"""The variables with postroom's prefix that only clients read, and not the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
     "POSTROOM_PROJECT",
@@ -34,7 +35,7 @@ RUN_NAMES: Final = (
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
-"""The variables that a server sets for the program of a run. They are not settings of the server."""
+"""The variables that a server sets for the program of a run, and does not read itself."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
@@ -52,7 +53,7 @@ class ServerNote:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of this process. Other functions get it as an argument."""
+    """Return the environment of this process. Other functions get the environment as an argument."""
     return os.environ
 
 
@@ -147,7 +148,7 @@ def write_private(target: Path, text: str) -> None:
 
 
 def read_server_note(data_dir: Path) -> ServerNote | None:
-    """Return the note of the last server that started on this machine; None if there is no note.
+    """Return the note of the last server that started on this machine, or None if there is no note.
 
     The server may have ended without removing the note. Only a response from its address proves that it runs.
 

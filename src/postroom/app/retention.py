@@ -84,7 +84,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
 
 
 def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
-    """Return the `[[keep]]` rules of the configuration file, in order; no rules if there is no file.
+    """Return the `[[keep]]` rules of the configuration file, in order, or no rules if there is no file.
 
     Raises:
         ConfigError: A rule is invalid.
@@ -175,7 +175,7 @@ class Retention:
         await self._tasks.close()
 
     async def logs(self) -> int:
-        """Trim every log that is too long; return the number of deleted entries.
+        """Trim every log that is too long, and return the number of deleted entries.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
@@ -194,7 +194,7 @@ class Retention:
         return gone
 
     async def answers(self) -> int:
-        """Delete expired results of calls with an idempotency key; return the number of deleted results.
+        """Delete expired results of calls with an idempotency key, and return the number of deleted results.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
@@ -208,7 +208,7 @@ class Retention:
                 return gone
 
     async def messages(self) -> int:
-        """Delete messages that no rule keeps any longer; return the number of deleted messages.
+        """Delete messages that no rule keeps any longer, and return the number of deleted messages.
 
         Raises:
             UnknownProject: A rule with `hold` names a project that does not exist. Nothing was deleted.
@@ -246,7 +246,7 @@ class Retention:
         return counts
 
     async def runs(self) -> int:
-        """Delete threads of runs that were idle for the configured time; return their number.
+        """Delete threads of runs that were idle for the configured time, and return their number.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
@@ -265,7 +265,7 @@ class Retention:
             gone += forgotten
 
     async def files(self) -> int:
-        """Delete files that were unreferenced for a week; return the number of deleted files.
+        """Delete files that were unreferenced for a week, and return the number of deleted files.
 
         While a chat message waits for its run, nothing refers to its files. Within the week, the run can
         start.

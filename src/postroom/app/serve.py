@@ -97,7 +97,7 @@ CHANNELS_SECONDS: Final = 10
 
 
 class Site:
-    """The application and all its services. Its context starts the background work, and stops it."""
+    """The application and all its services. The context of a site starts and stops the background work."""
 
     def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
         """Without `short_way`, the SDK handles every MCP message.
@@ -237,7 +237,7 @@ class Site:
         self._operator.is_stopping = True
 
     def end_listening(self) -> None:
-        """End the streams of subscribers. Their other requests are still answered."""
+        """End the streams of subscribers. Other requests of subscribers are still answered."""
         self._mcp.end_listening()
         self._application.mail.changes.stop()
 
@@ -269,7 +269,7 @@ class _Server(uvicorn.Server):
 
     @property
     def failure(self) -> PostroomError | None:
-        """Why agents or chats could not be started, which ended the server; None if they were started."""
+        """Why agents or chats could not be started, which ended the server, or None if they were started."""
         return self._failure or (None if self._chats is None else self._chats.failure)
 
     def _end(self) -> None:
@@ -362,7 +362,7 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings, *, new_store: bool = False) -> int:
-    """Serve until stopped; return the exit code. For `new_store`, see `Application.open`.
+    """Serve until stopped, and return the exit code. For `new_store`, see `Application.open`.
 
     Raises:
         ConfigError: The port is in use, the token or a folder is not private, or a chat's configuration is
@@ -498,7 +498,7 @@ async def _leave_note_later(application: Application) -> None:
 
 
 def _leave_note(application: Application, *, is_again: bool = False) -> bool:
-    """Write the note with the server's address for clients; return whether this succeeded."""
+    """Write the note with the server's address for clients, and return whether this succeeded."""
     settings = application.settings
     note = places.ServerNote(
         url=application.address,

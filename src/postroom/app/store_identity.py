@@ -116,8 +116,8 @@ class Kept:
     def telling_where(self, found: str | None = None) -> Iterator[None]:
         """Add the location of the expected store to an error, if this store is elsewhere.
 
-        This prevents people from restoring a backup in vain. `found` is the id of the store that was found,
-        because the expected store may have been moved.
+        The location prevents people from restoring a backup in vain. `found` is the id of the store that was
+        found, because the expected store may have been moved.
 
         Raises:
             WrongStore: The block raised this error.
@@ -203,7 +203,7 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
 
 
 def _wait_for(asked: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a separate thread, because this thread may run an event loop; return its result."""
+    """Return the result of a coroutine. The coroutine runs on a separate thread, with its own event loop."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()
 

@@ -67,7 +67,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
 
 
 def _ways(told: object, kind: type[Table]) -> str:
-    """Return a list of the tables to which a misplaced value may belong; "" if there are too many."""
+    """Return a list of the tables to which a misplaced value may belong, or "" if there are too many."""
     names = list(fields_of(kind))
     fitting = [name for name in names if _holds(kind, name, told)]
     chosen = fitting if len(fitting) == 1 else names

@@ -1,4 +1,4 @@
-"""Opens the tracer of calls and runs. If telemetry is off, none of its libraries is loaded."""
+"""Opens the tracer of calls and runs. If telemetry is off, its libraries are not loaded."""
 
 from urllib.parse import urlsplit
 

@@ -1,7 +1,7 @@
-"""Creates and checks tokens. They are stored in a private file or as a hash, and shown only once.
+"""Creates and checks tokens. A token is stored in a private file or as a hash, and shown only once.
 
-A token has 256 random bits. Nobody can guess it, so a plain SHA-256 is as secure as a slow password hash.
-People, secret scanners and postroom's logs recognise a token by its prefix.
+A token has 256 random bits. Nobody can guess a token, so a plain SHA-256 is as secure as a slow password
+hash. People, secret scanners and postroom's logs recognise a token by its prefix.
 """
 
 import errno
@@ -39,7 +39,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the server's token; create it if there is none. Concurrent callers get the same token.
+    """Return the server's token, after creating a missing one. Concurrent callers get the same token.
 
     A new token is on disk completely before its file gets its name. The file has mode 0600.
 
@@ -67,7 +67,7 @@ def load_or_make_token(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
-    """Return the error for a token file that can be neither read nor created. It names the owner."""
+    """Return the error for a token file that can be neither read nor created. The error names the owner."""
     text = f"the token file {path} cannot be read or created"
     value = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
     if value is None:
@@ -83,7 +83,7 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def new_run_token(server: str) -> str:
-    """Return a new token for a run. It exists only in memory and in the environment of the run's program.
+    """Return a new token for a run, which exists only in memory and in the environment of the run.
 
     The token contains the tag of the server that issues it.
     """

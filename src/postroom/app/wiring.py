@@ -1,4 +1,4 @@
-"""Creates the objects of the application, and connects them. No other module does so."""
+"""The only module that creates the objects of the application, and connects them."""
 
 import asyncio
 import socket
@@ -100,7 +100,7 @@ class Application:
         self.calls = Calls(self.mail, MAIL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
         self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
-        """The other servers that share the database; None if no other server can use it."""
+        """The other servers that share the database, or None if no other server can use it."""
         self.archive = self._archive()
         handlers: dict[str, Handler] = {ARCHIVE: self.archive} if self.settings.archive_enabled else {}
         self.relay = Relay(self.store.store, handlers, is_exclusive=self.store.is_exclusive)
@@ -129,7 +129,7 @@ class Application:
         )
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
-        """The gateway to chats, if chats are configured. The server process runs it."""
+        """The gateway to chats, if chats are configured. The server process runs the gateway."""
         self.waker = Waker(
             self.store,
             self.runs.mailbox,
@@ -202,7 +202,7 @@ class Application:
         return [socket.gethostname(), *self.settings.labels]
 
     def _leases(self) -> Leases:
-        """Create the leases. They decide which exclusive work this server does."""
+        """Create the leases. Leases decide which exclusive work this server does."""
         host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
@@ -299,7 +299,8 @@ class Application:
     async def at_work(self) -> AsyncIterator[None]:
         """Perform the effects of the outbox while any caller is inside this context.
 
-        One of the callers performs them. When that caller leaves the context, another one continues.
+        One of the callers performs the effects. When this caller leaves the context, another caller continues
+        to perform them.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 
@@ -328,7 +329,7 @@ class Application:
         return token, str(path)
 
     def close(self) -> None:
-        """Finish submitted work, and release the database; a second call does nothing."""
+        """Finish submitted work, and release the database. A second call does nothing."""
         self.store.close()
         self.mail.tracing.close()
 
@@ -348,7 +349,7 @@ def see_database(settings: Settings, *, new_store: bool) -> None:
     """Check the database before a data folder is created: open and close it. Blocks.
 
     Raises:
-        PostroomError: The database cannot be used; the errors are those of `Application.open`.
+        PostroomError: The database cannot be used. The errors are those of `Application.open`.
     """
     identity = Kept.of(settings)
     may_begin = new_store or not identity.expects_a_store

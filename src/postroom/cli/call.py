@@ -54,7 +54,7 @@ def _folder(text: str) -> str:
 
 class _Kind(NamedTuple):
     option: Any = None
-    """The option that all commands have for fields of this kind; None if each command defines its own."""
+    """The option that all commands have for fields of this kind, or None if each command defines its own."""
     default: Any = None
     sends: Callable[[str], str] | None = None
     """Convert the text from the command line to the value to send."""
@@ -107,7 +107,7 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
 def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
-    The decorated function returns the text to show to people. Its arguments are the answer and, if it has two
+    The decorated function returns the text to show to people. The function gets the answer and, if it has two
     parameters, the fields that were sent.
     """
     row = TABLE[name]
@@ -163,7 +163,7 @@ def _hidden(field: Mapping[str, Any]) -> str:
 
 
 def _parameter_type(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]:
-    """Return the annotation of a field for typer, and its default value; `...` for a required field.
+    """Return the annotation of a field for typer, and its default value, or `...` for a required field.
 
     With `hidden`, a positional argument becomes an option that the help does not show.
     """

@@ -210,7 +210,7 @@ def with_query(path: str, fields: Mapping[str, object]) -> str:
 
 
 def _refuse_broken_text(fields: Mapping[str, object]) -> None:
-    """Raise InvalidArgument if a field contains bytes that are not UTF-8. Python keeps them as surrogates."""
+    """Raise InvalidArgument if a field contains surrogates, with which Python keeps bytes outside UTF-8."""
     for name, value in fields.items():
         try:
             json.dumps(value, ensure_ascii=False).encode()

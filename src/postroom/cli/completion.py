@@ -1,4 +1,4 @@
-"""Shell completion with names and ids from the running server. Without a server, it offers nothing."""
+"""Shell completion with names and ids from the running server. Without a server, nothing is offered."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -11,7 +11,7 @@ from postroom.cli.options import HERE, project_key
 from postroom.contracts.errors import PostroomError
 
 _PATIENCE: Final = timedelta(seconds=2)
-"""The time limit. It is short, because a person who has pressed Tab is waiting."""
+"""The time limit, which is short because a person who has pressed Tab is waiting."""
 
 Pairs = Iterable[tuple[object, object]]
 Look = Callable[[Server, str, str | None], Pairs]

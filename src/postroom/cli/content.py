@@ -59,7 +59,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form that a call needs; None if there are no files.
+    """Return files in the form that a call needs, or None if there are no files.
 
     Raises:
         InvalidPath: A file cannot be read.

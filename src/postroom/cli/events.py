@@ -1,4 +1,4 @@
-"""`postroom events` prints the events of a project in order; `postroom catch-up` summarises them.
+"""`postroom events` prints the events of a project in order. `postroom catch-up` summarises them.
 
 The number of an event is the cursor, so each event is printed once, even if the server is down for a while.
 """

@@ -34,9 +34,9 @@ _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
 
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
-    """Return 0 if Git may continue; otherwise print the reason on standard error and return 1.
+    """Return 0 if Git may continue. Otherwise print the reason on standard error and return 1.
 
-    `sent` is the input that the hook got from Git. If it is None, standard input is read.
+    `sent` is the input that the hook got from Git. If `sent` is None, standard input is read.
     """
     if hook not in HOOKS:
         print(

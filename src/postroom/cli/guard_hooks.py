@@ -3,8 +3,8 @@
 This module installs and removes the hooks, and keeps other hooks working.
 
 An existing hook is renamed, and stays next to the guard's hook, which calls it first. A rename preserves the
-bytes and the mode of the hook, and also a symbolic link. So the removal of the guard restores the hook
-exactly.
+bytes and the mode of the hook, and also a symbolic link. The removal of the guard therefore restores that
+hook exactly.
 
     absent ──install──▶ installed            foreign ──install──▶ installed, with the other hook kept
        ▲                   │                     ▲                   │
@@ -160,7 +160,7 @@ def install(repository: Path) -> list[Hook]:
 
 
 def remove(repository: Path) -> list[Hook]:
-    """Remove the guard's hooks, and restore the earlier hooks; a second call does nothing.
+    """Remove the guard's hooks, and restore the earlier hooks. A second call does nothing.
 
     Raises:
         InvalidPath: The folder is not in a working tree.
@@ -228,7 +228,7 @@ def _holds(path: Path, mark: bytes) -> bool:
 
 
 def _find_managed_hook(repository: Path, folder: Path, name: str) -> Hook | None:
-    """Return a hook that the configuration of husky or lefthook manages; None if there is none."""
+    """Return a hook that the configuration of husky or lefthook manages, or None if there is none."""
     if folder.name == "_" and (folder / "h").is_file():
         manager, files = "husky", [folder.parent / name]
         replaced = _usual_folder(repository) / name

@@ -36,7 +36,7 @@ class GroupedCommands(TyperGroup):
     """Lists commands under the headings of `GROUPS`, and explains invalid values in plain words."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; raise a plain error if a value is not a number."""
+        """Run a command. Raise a plain error if a value is not a number."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:

@@ -53,7 +53,7 @@ def run(client: str, event: str) -> int:
 
 
 def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
-    """Return the answer in the format of the client; no bytes if there is nothing to report.
+    """Return the answer in the format of the client, or no bytes if there is nothing to report.
 
     Raises:
         Exception: The input of the client or the answer of the server cannot be read.
@@ -145,7 +145,7 @@ def _report_failure(kind: str, why: str, mode: str) -> tuple[str, str]:
 
 
 def _format_answer(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
-    """Return the answer in the format of the client; None if no answer is needed."""
+    """Return the answer in the format of the client, or None if no answer is needed."""
     fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None

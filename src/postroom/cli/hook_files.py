@@ -2,9 +2,9 @@
 
 A version is Git's hash of the content. Content never leaves this machine: the server gets only paths and
 versions. The folder `hook-files` in postroom's data folder contains copies of files that were read, so that
-changed lines can be shown. It also contains, for each session, a list of its files with their versions. For
-each tool call that has started, it contains the versions of the call's files at that time. The number and the
-size of all these files are limited.
+changed lines can be shown. The folder also contains, for each session, a list of its files with their
+versions. For each tool call that has started, the folder contains the versions of the call's files at that
+time. The number and the size of all these files are limited.
 
 The module imports almost nothing.
 """
@@ -103,7 +103,7 @@ class Look:
         self._known = _versions(self._list)
         self._seen: dict[str, Version] = {}
         self.trouble = ""
-        """Why the data folder cannot be written, in the words of the operating system; "" if it can be."""
+        """Why the data folder cannot be written, in the words of the operating system, or "" if it can be."""
         self.reports: list[list[str]] = []
         """The path, the version and the use of each file to report to the server."""
         uses: dict[str, str] = {}
@@ -139,7 +139,7 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _after(self, path: str, how: str) -> None:
-        """Examine a file that a tool has used; report the file if the tool has read or changed it."""
+        """Examine a file that a tool has used. Report the file if the tool has read or changed it."""
         began = self._began.get(path)
         before = began or self._known.get(path)
         version = self._version(path)
@@ -173,9 +173,9 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _find_replaced_version(self, path: str, blob: str) -> str:
-        """Return the version that the tool wrote, if the file has another version now; otherwise "".
+        """Return the version that the tool wrote, or "" if the file still has this version.
 
-        Other line endings and trailing spaces are no other version: the client may have changed them.
+        Line endings and trailing spaces do not make another version: the client may have changed them.
         """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""
@@ -189,7 +189,7 @@ class Look:
         return written
 
     def warning(self) -> str:
-        """Return the warning that the data folder cannot be written; "" if it can be."""
+        """Return the warning that the data folder cannot be written, or "" if it can be."""
         if not self.trouble:
             return ""
         return (
@@ -282,7 +282,7 @@ class Look:
             self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
-        """Store the session's list of files. Call this after the server has accepted the reports."""
+        """Store the session's list of files. Call this method after the server has accepted the reports."""
         if not self._list:
             return
         if self._is_used:
@@ -311,7 +311,7 @@ class Look:
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def _load_copy(self, blob: str) -> bytes | None:
-        """Return the copy of a version; None if there is no copy, or if the copy is damaged."""
+        """Return the copy of a version, or None if there is no copy, or if the copy is damaged."""
         try:
             content = _content(self._path(blob[:1], blob)) if blob.isalnum() else b""
         except OSError:
@@ -361,7 +361,7 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _asked_lines(given: Values) -> int:
-    """Return how many of the first lines a read requests; 0 if the read starts after the first line."""
+    """Return how many of the first lines a read requests, or 0 if the read starts after the first line."""
     span = given.get("view_range")
     first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
     starts = (first, *map(given.get, ("offset", "start_line", "startLine")))
@@ -443,7 +443,7 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown_lines(name: str, rest: Sequence[str]) -> int:
-    """Return how many of the first or last lines of its input a command shows; 0 if this is unknown."""
+    """Return how many of the first or last lines of its input a command shows, or 0 if this is unknown."""
     if name in ("head", "tail"):
         parts = " ".join(rest).replace("--lines=", "-n").replace("-n ", "-n").split(" ")
         options = [option[1:].removeprefix("n") for option in parts if option.startswith("-")]
@@ -549,7 +549,7 @@ def _rows(path: str) -> list[str]:
 
 
 def _versions(path: str) -> dict[str, Version]:
-    """Return the files in a stored list, with their versions at that time; no files if there is no list."""
+    """Return the files in a stored list, with their versions at that time. A missing list has no files."""
     versions = {}
     try:
         for row in _rows(path) if path else ():

@@ -111,7 +111,7 @@ def read_input(descriptor: int) -> bytes:
 
 
 def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
-    """Return the request that tells the server about an event; None if no request is needed."""
+    """Return the request that tells the server about an event, or None if no request is needed."""
     if not isinstance(sent, dict):
         return None
     call = place_of(sent)
@@ -171,7 +171,7 @@ def _paths(given: Values) -> Iterator[str]:
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch in a shell command. Codex applies it itself, perhaps in another folder."""
+    """Yield the files of a patch in a shell command, which Codex itself applies, maybe in another folder."""
     words = patch_of(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
@@ -209,7 +209,7 @@ def patch_of(value: object) -> str:
 
 
 def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]:
-    """Return the agent and the project that a call of a postroom tool names; nothing for other tools."""
+    """Return the agent and the project that a call of a postroom tool names, or nothing for other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = text_of(given.get(key))
@@ -294,7 +294,7 @@ def _values(given: object) -> Values:
 
 
 def text_of(value: object) -> str:
-    """Return a text if it can be sent; "" if it is not a text or contains a lone surrogate or NUL."""
+    """Return a text if it can be sent, or "" if it is not a text or contains a lone surrogate or NUL."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""
     return value

@@ -40,11 +40,11 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 
 
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
-    """Wait for mail; return the line with which an idle session starts a turn, or "".
+    """Wait for mail, and return the line with which an idle session starts a turn, or "".
 
     The result is "" if no person attends the session, the session has no agent or has ended, the client has
     exited, or another process has replaced this one. If the server is down, a process that was started at the
-    start of the session waits for the server. A process that was started after a turn does not wait for it.
+    start of the session waits for the server, but a process that was started after a turn ends.
 
     Raises:
         Exception: The input of the client or the answer of the server cannot be read.
@@ -60,13 +60,13 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
-    """Start a process that queues a turn of Codex when mail arrives; return at once.
+    """Start a process that queues a turn of Codex when mail arrives, and return at once.
 
-    The process outlives the hook: it has its own process session, and none of the client's open files. It
-    queues only one turn. The hook at the end of that turn starts the next process. When the client exits, the
-    process reports the end of the session to the server, and ends. It also ends after a week, or when
-    `awaited` returns. The messages count as announced when the prompt hook of the queued turn has run. If the
-    turn is lost, the next hook announces them.
+    The process outlives the hook: it has its own process session, and none of the client's open files. The
+    process queues only one turn. The hook at the end of that turn starts the next process. When the client
+    exits, the process reports the end of the session to the server, and ends. The process also ends after a
+    week, or when `awaited` returns. The messages count as announced when the prompt hook of the queued turn
+    has run. If the turn is lost, the next hook announces them.
 
     Raises:
         Exception: The input of the client cannot be read, or the process cannot be started.
@@ -157,7 +157,7 @@ def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, bo
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Wait for `seconds` at most; return whether the client has exited.
+    """Wait for `seconds` at most, and return whether the client has exited.
 
     The client is the parent process or the reader of the output.
 
@@ -185,7 +185,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait for `seconds`; return whether the client has exited, or the time limit has passed."""
+    """Wait for `seconds`, and return whether the client has exited, or the time limit has passed."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then

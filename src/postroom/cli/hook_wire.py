@@ -173,7 +173,7 @@ def _parse_response(found: bytes) -> tuple[int, bytes]:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a small file; no bytes if it does not exist."""
+    """Return the content of a small file, or no bytes if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -122,7 +122,7 @@ def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _git(*words: str) -> bool:
-    """Run Git in this folder; return False if it fails or is not installed."""
+    """Run Git in this folder, and return False if it fails or is not installed."""
     try:
         return subprocess.run(("git", *words), capture_output=True, check=False).returncode == 0  # noqa: S603, S607
     except OSError:

@@ -38,7 +38,7 @@ Files = Annotated[
 
 
 def _number(text: str) -> int:
-    """Return the number of a message; 0 for the newest message of the inbox."""
+    """Return the number of a message, or 0 for the newest message of the inbox."""
     if text == "latest":
         return 0
     if not text.isdecimal() or int(text) == 0:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the small entry point of a command that runs often or for hours; None for other commands."""
+    """Return the small entry point of a command that runs often or for hours, or None for other commands."""
     if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
         from postroom.cli.guard_check import run_check
 

@@ -12,7 +12,7 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 
 def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
-    """Return the completion function for a kind of value. It is loaded only when a shell asks for it."""
+    """Return a completion function for a kind of value, which is loaded only when a shell needs it."""
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         from postroom.cli import completion
@@ -158,7 +158,7 @@ def project_key(text: str) -> str:
 
 
 def seconds(text: str, *, unit: str = "") -> float:
-    """Return the number of seconds in a duration such as 90d; `unit` is the unit of a number without one.
+    """Return the number of seconds in a duration such as 90d. `unit` is the unit of a number without one.
 
     Raises:
         InvalidArgument: The text is not a duration, or the duration is longer than 36,500 days.

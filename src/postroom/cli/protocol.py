@@ -2,8 +2,8 @@
 
 Two generations of the protocol are supported. Up to 2025-11-25, a client begins with `initialize`, and a
 header of every later request contains the negotiated revision. From 2026-07-28 on, each request names its
-revision in `_meta`. Its headers repeat the revision, the method and the called name, and the server compares
-them.
+revision in `_meta`. The headers repeat the revision, the method and the called name, and the server compares
+both.
 """
 
 import base64
@@ -47,7 +47,7 @@ READING_TOOLS: Final = frozenset(
 )
 """The tools that only read.
 
-They are listed here, because the table of operations is too large for `postroom mcp`.
+This list exists because the table of operations is too large for `postroom mcp`.
 """
 _READING_METHODS: Final = frozenset(
     {
@@ -81,13 +81,13 @@ class Message:
     batch: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
-    """The protocol revision that the line names; "" if it names none."""
+    """The protocol revision that the line names, or "" if it names none."""
     client: str = ""
     """The name of the client program, which only an `initialize` line contains."""
     marks: tuple[str, ...] = ()
     """The capabilities in an `initialize` line that the server needs later: `elicits`, `cards`."""
     cancels: RequestId = None
-    """The id of the request that the client cancels; None if the line cancels nothing."""
+    """The id of the request that the client cancels, or None if the line cancels nothing."""
     reads: bool = False
     """Whether the request only reads."""
     has_key: bool = False

@@ -213,7 +213,7 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | 
 
 
 def _prompt_answer(one: dict[str, Any]) -> str | dict[str, str] | None:
-    """Return the answer that the person types; None if the person skips the question."""
+    """Return the answer that the person types, or None if the person skips the question."""
     if one["takes"] == "yes_no" and not one["in_words"]:
         while True:
             text = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()

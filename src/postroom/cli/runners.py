@@ -181,7 +181,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
 
 def _woken(waking: object) -> str:
-    """Return a note about unread messages for which runs start now. Older servers do not report them."""
+    """Return a note about unread messages for which runs start now. Older servers do not report such runs."""
     if not waking:
         return ""
     if waking == 1:

@@ -202,7 +202,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
-    """Print the output of a run as it arrives, then the result; return the exit code."""
+    """Print the output of a run as it arrives, then the result, and return the exit code."""
     printed, seen = "", ""
     while True:
         leave_when_unread()

@@ -109,7 +109,7 @@ class Questions:
     def answered(
         self, client: Client, target: SetupScope, records: Records, *, hooks: bool
     ) -> dict[Extra, bool]:
-        """Return the decision on each optional part of a client in this scope; ask a person if necessary.
+        """Return the decision on each optional part of a client in this scope. Ask a person if necessary.
 
         Without an option, an existing part is kept, and the person is asked about a missing part. Without a
         terminal, the answer is no.
@@ -250,7 +250,7 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
     plugin: bool = True,
     verify: bool = True,
 ) -> list[dict[str, Any]]:
-    """Write the entry and the hooks to the files of each client; return the result for each client.
+    """Write the entry and the hooks to the files of each client. Return the result for each client.
 
     Raises:
         ConfigError: The command `postroom` is not on the PATH. Nothing was written.

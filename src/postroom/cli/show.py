@@ -60,7 +60,7 @@ _WHOLE = _NAMES | {
 If a row is too long, the terminal shows them on a second line.
 """
 _NARROW = 16
-"""The minimum width of a column, in characters. A time to the minute fits into it."""
+"""The minimum width of a column, in characters. A time to the minute fits into such a column."""
 _STYLES = {
     "active": "green",
     "queued": "yellow",
@@ -75,7 +75,7 @@ _STYLES = {
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """Matches the escape sequences that Rich writes for these styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-"""Matches a time. A terminal shows it in local time and to the minute."""
+"""Matches a time. A terminal shows times in local time and to the minute."""
 
 
 def plain(text: object) -> str:
@@ -187,7 +187,7 @@ def outline(found: object, depth: int = 0) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, or with tabs in a pipe; return `none` if there are no rows.
+    """Return rows as a table on a terminal, or with tabs in a pipe. Return `none` if there are no rows.
 
     In a pipe, `none` is printed on stderr, so that a program does not read it as a row.
     """
@@ -220,7 +220,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
 
 
 def moment(text: object) -> str:
-    """Return a time in the form for a line. On a terminal, it is in local time, to the minute."""
+    """Return a time in the form for a line. On a terminal, the time is local, to the minute."""
     return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
@@ -303,12 +303,12 @@ def state_word(state: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a line at once; exit if no program reads the output any longer."""
+    """Print a line at once. Exit if no program reads the output any longer."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print a text at once; exit if no program reads the output any longer."""
+    """Print a text at once. Exit if no program reads the output any longer."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:

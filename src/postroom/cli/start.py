@@ -31,7 +31,7 @@ Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server, unless one answers; return "", or the reason if no server answers in time.
+    """Start a server, unless one answers, and return "", or the reason if no server answers in time.
 
     If `POSTROOM_URL` names a server, no server is started here. A started server outlives this process.
     """

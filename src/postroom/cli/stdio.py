@@ -57,7 +57,7 @@ class PendingRequest:
         self.dropped = False
 
     def drop(self) -> None:
-        """Abort the request. After this call, nothing is written for it."""
+        """Abort the request, so that nothing more is written for it."""
         self.dropped = True
         if self.exchange is not None:
             self.exchange.break_off()
@@ -68,7 +68,7 @@ class Proxy:
 
     If no server accepts a connection, `start` starts one. Then the request is sent again, because no part of
     it has reached a server. After a failed start, the proxy waits for 1 s, then 2 s, up to 60 s, before it
-    tries again to start a server. In this time, it answers requests with an error.
+    tries again to start a server. In this time, the proxy answers requests with an error.
 
     If a server dies before it responds, requests that change nothing or have an idempotency key are sent
     again to the next server. For other requests, the client gets an error that the outcome is unknown.
@@ -121,7 +121,7 @@ class Proxy:
             self._start_what_fits()
 
     def finish(self, *, grace: timedelta = GRACE) -> None:
-        """Abort open streams; wait up to `grace` for other requests, then abort them, too."""
+        """Abort open streams. Wait up to `grace` for other requests, then abort them, too."""
         with self._changed:
             for request in self._running:
                 if request.streams:
@@ -143,7 +143,7 @@ class Proxy:
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
-        """Abort the request that a message cancels; return whether the message need not be forwarded.
+        """Abort the request that a message cancels, and return whether the message need not be forwarded.
 
         From the revision 2026-07-28 on, it is enough to close the stream. With an older revision, the server
         also gets the message.
@@ -200,14 +200,14 @@ class Proxy:
                 self._changed.notify_all()
 
     def _connect(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server; return its endpoint, and the connection, which the request can abort."""
+        """Connect to the server, and return its endpoint, and the connection, which the request can abort."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
         exchange.connect()
         return endpoint, exchange
 
     def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server; if no server accepts the connection, start one."""
+        """Connect to the server. If no server accepts the connection, start one."""
         try:
             return self._connect(request)
         except ServerUnavailable:
@@ -340,10 +340,10 @@ class LineWriter:
 
 
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
-    """Serve MCP on stdin and stdout until stdin closes; return the exit code.
+    """Serve MCP on stdin and stdout until stdin closes. Return the exit code.
 
-    `start` starts a server, unless one answers. It is called before the first line, and whenever no server
-    answers.
+    `start` starts a server, unless one answers. The proxy calls `start` before the first line, and whenever
+    no server answers.
     """
     # Reserve stdout for the protocol, and redirect all other output of this process to stderr.
     sys.stdout.flush()
@@ -363,7 +363,7 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Serve MCP over stdio until stdin closes; with `start`, start a server whenever no server answers.
+    """Serve MCP over stdio until stdin closes. With `start`, start a server whenever no server answers.
 
     `tools` (`core` or `full`) selects the address of the server, and thereby the tools that the server lists.
     """

@@ -90,7 +90,7 @@ def look(server: Server) -> dict[str, Any]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits briefly for a key and returns whether it was q; restore the terminal."""
+    """Yield a function that waits briefly for a key and returns whether it was q. Restore the terminal."""
     import termios
     import tty
 

@@ -162,7 +162,7 @@ def _as_json(message: Mapping[str, Any]) -> str:
 class Patience:
     """Waits, with growing pauses, until a server can be reached again.
 
-    It reports once that the server is down, and once that the server answers again.
+    The class reports once that the server is down, and once that the server answers again.
     """
 
     def __init__(self, *, is_quiet: bool = False) -> None:
@@ -198,7 +198,7 @@ class Patience:
 def leave_when_unread() -> None:
     """Exit if no program reads the output any longer. The next line may be written days later.
 
-    A pipe reports this as an error. A socket, as in hooks of Node clients, reports it as a hang-up.
+    A pipe reports the lost reader as an error. A socket, as in hooks of Node clients, reports a hang-up.
     """
     if hasattr(select, "poll"):
         poll = select.poll()

@@ -63,7 +63,7 @@ class Reply:
     body: bytes
 
     def json(self) -> object:
-        """Return the JSON data in the body; None if the body is not JSON."""
+        """Return the JSON data in the body, or None if the body is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -71,7 +71,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its response. Another thread may abort it at any time."""
+    """A request and its response. Another thread may abort the exchange at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -84,7 +84,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. If this fails, no part of a call has reached a server.
+        """Connect to the server. If the connection fails, no part of a call has reached a server.
 
         Raises:
             ServerUnavailable: No server accepts a connection at the endpoint.
@@ -135,7 +135,7 @@ class Exchange:
                 return  # it is already closed
 
     def close(self) -> None:
-        """Close the connection; a second call does nothing."""
+        """Close the connection. A second call does nothing."""
         self._connection.close()
 
 

@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """How the run was requested."""
+    """The way in which the run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"
@@ -70,7 +70,7 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """What happens to input for a busy thread, in the library, in mail and in chats.
+    """The policy for input to a busy thread, in the library, in mail and in chats.
 
     interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
     the active run reads the input at its next step; if the run cannot, the input waits its turn. collect: the
@@ -252,7 +252,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run; None if no id was chosen yet."""
+        """The id of the run, or None if no id was chosen yet."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":

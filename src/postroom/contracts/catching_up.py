@@ -6,7 +6,7 @@ from typing import Any, Final
 from postroom.contracts.quoting import one_line
 
 _HEADINGS: Final = {"said": "Messages"}
-"""The headings that differ from the names of their subjects."""
+"""The headings of subjects whose names are unsuitable as headings."""
 
 
 def summary_lines(found: Mapping[str, Any], mark: str = "  ") -> list[str]:

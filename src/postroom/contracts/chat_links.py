@@ -1,4 +1,4 @@
-"""The direct chats of one person on several channels, and the port that stores who belongs together."""
+"""The direct chats of one person on several channels, and the port that stores the links between them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ class LinkedChat:
     platform: str
     chat_id: str
     person: str | None = None
-    """An id that all chats of one person share; None if the chat is not linked."""
+    """An id that all chats of one person share, or None if the chat is not linked."""
     shares: bool = True
     """Whether the chat shares one conversation with the person's other chats."""
     code_hash: str | None = None
@@ -42,6 +42,6 @@ class LinkOutcome(StrEnum):
     OWN = "own"
     """The code was entered in the chat in which it was issued."""
     TOGETHER = "together"
-    """Both chats already belong to the same person."""
+    """The two chats already belong to the same person."""
     OTHER = "other"
     """Each of the two chats is already linked with other chats."""

@@ -1,4 +1,4 @@
-"""The permitted values of mail fields, in a module of their own so that the command line loads quickly."""
+"""The permitted values of mail fields, in a separate module so that the command line loads quickly."""
 
 from typing import Literal
 

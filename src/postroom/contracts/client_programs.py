@@ -13,9 +13,9 @@ NAME: Final = "postroom"
 COMMANDS: Final = "postroom-cli"
 """The `User-Agent` of requests from postroom's own commands."""
 CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
-"""The setting that keeps Claude Code from hiding the tools of an MCP server behind its tool search."""
+"""The setting with which Claude Code shows the tools of an MCP server without a tool search."""
 CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
-"""The setting that keeps Codex from hiding the tools of an MCP server behind its tool search.
+"""The setting with which Codex shows the tools of an MCP server without a tool search.
 
 Older releases of Codex ignore the setting.
 """
@@ -40,7 +40,7 @@ class ClientProgram:
     The field is empty if all tested releases support the hooks.
     """
     why_oldest: str = ""
-    """How older releases were observed to behave."""
+    """The observed behaviour of older releases."""
 
     lists_servers: bool = False
     """Whether `mcp list` in a trusted folder lists the servers that are used there."""

@@ -76,8 +76,8 @@ WAKE = "wake"
 """The second call of a waiting hook, which asks for the text that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""What a hook does after a failed check: `warn` adds a note, and `block` stops the action. `off` disables the
-check.
+"""The actions of a hook after a failed check: `warn` adds a note, and `block` stops the action. `off`
+disables the check.
 """
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from postroom.contracts.errors import InvalidArgument
 
 SET_BACK_MS: Final = 2_000
-"""If the clock jumps back by at least this many milliseconds between two checks, it counts as set back."""
+"""The smallest jump back, in milliseconds, with which the clock counts as set back."""
 Ids = Callable[[], str]
 """A function that returns a new identifier with 36 characters."""
 Duration = timedelta | float
@@ -62,7 +62,7 @@ class ClockWatch:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return how many milliseconds the clock was set back since `remember`; 0 if it was not.
+        """Return how many milliseconds the clock was set back since `remember`, or 0 if it was not.
 
         Return None if `remember` was not called before.
         """
@@ -213,7 +213,7 @@ def duration_of(value: object) -> timedelta:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return the duration that a text denotes, in English units or ISO 8601; None for any other text.
+    """Return the duration that a text denotes, in English units or ISO 8601, or None for any other text.
 
     Months (30 days) and years (365 days) are accepted only in ISO 8601. A text that repeats a unit is
     rejected.

@@ -145,7 +145,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     interruption_count: int = 0
     """Number of executions that ended early because a server stopped or a lease was lost.
 
-    These executions are not included in `attempt_count`.
+    `attempt_count` does not include these executions.
     """
     max_interruptions: int | None = None
     """Maximum number of interruptions; the next one makes the dispatch a dead letter.
@@ -189,7 +189,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} {problem}", value=self.dispatch_id)
 
     @classmethod
-    def queued(  # noqa: PLR0913 - the fields that a caller may decide on, by name
+    def queued(  # noqa: PLR0913 - the fields that a caller may set
         cls,
         dispatch_id: str,
         thread_id: str,
@@ -239,7 +239,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the dispatch as it is first stored, with the epoch of the thread.
+        """Return the dispatch in the form that is stored first, with the epoch of the thread.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
@@ -258,7 +258,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
         A claim does not count as an attempt.
 
-        `begins` is the id of the execution that starts with the claim; None if none starts yet.
+        `begins` is the id of the execution that starts with the claim, or None if none starts yet.
         """
         self._require(RunDispatchStatus.QUEUED, "claim")
         return replace(
@@ -382,9 +382,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
         """Return a requeued copy of a dispatch whose owner exited or lost its lease, or a dead letter.
 
-        With `max_interruptions`, a dispatch is due at once after its first interruption. After the next one
-        it is due in 250 ms, and the delay then doubles up to 5 s. Therefore a run that crashes its server
-        does not crash all servers one after another.
+        With `max_interruptions`, a dispatch is due at once after its first interruption. After the second,
+        the dispatch is due in 250 ms. Each further interruption doubles the delay, up to 5 s. Therefore a run
+        that crashes its server does not crash all servers one after another.
         """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         if self.max_interruptions is not None:

@@ -132,7 +132,7 @@ class NameTaken(InputError):
 
 
 class ToolNotListed(InputError):
-    """The tool is not available at this URL; `details` contains a URL at which it is."""
+    """The tool is not available at this URL; `details` contains a URL that has the tool."""
 
     code = "tool_not_listed"
 
@@ -598,7 +598,7 @@ class WrongToken(AccessError):
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to a different agent than the one that the call names."""
+    """The token belongs to another agent than the call names."""
 
     code = "identity_mismatch"
     default_remedy = "use the name of the agent that the token belongs to"
@@ -639,7 +639,9 @@ class RunFailure(PostroomError):
     def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
         super().__init__(message, **facts)  # type: ignore[arg-type]
         self.retry_after_ms = retry_after_ms
-        """How long the called service asked its callers to wait, in milliseconds; None if it did not ask."""
+        """The time, in milliseconds, that the called service asked its callers to wait, or None if it did not
+        ask.
+        """
 
 
 class ExecutorFailed(RunFailure):
@@ -769,7 +771,7 @@ class AgentProtocolBroken(CommandError):
 
 
 class AgentStopped(CommandError):
-    """The agent refused the task or reached its own limit; `value` states which of the two."""
+    """The agent refused the task or reached its own limit; `value` states the reason."""
 
     code = "agent_stopped"
     default_remedy = "give the agent a smaller task, or raise the agent's own limit"
@@ -911,7 +913,7 @@ class ContentFiltered(InferenceError):
 
 
 class InternalError(PostroomError):
-    """postroom broke one of its own rules, and nothing was changed."""
+    """A defect in postroom broke an internal rule, and nothing was changed."""
 
     code = "internal_rule_broken"
     branch = "internal error"

@@ -48,7 +48,7 @@ class EventScope:
 
 
 class EventVisibility(StrEnum):
-    """Who may see an event."""
+    """The readers who may see an event."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -57,7 +57,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """Which events of an executor are stored: none, all except observations, or all."""
+    """The events of an executor that are stored: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"

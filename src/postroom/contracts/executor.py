@@ -162,11 +162,11 @@ class RunDispatchExecutor(ABC):
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
     def live_registry(self) -> RegistrySet | None:
-        """Return the live registry; None if the executor does not use one."""
+        """Return the live registry, or None if the executor does not use one."""
         return None
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return the coordinator for the executor's writes; None if each run has its own."""
+        """Return the coordinator for the executor's writes, or None if each run has its own."""
         return None
 
     def has_commit_coordinator(self) -> bool:
@@ -191,7 +191,7 @@ class RunDispatchExecutor(ABC):
         return self.has_commit_coordinator()
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent that executes all runs of a thread; None if each request names its agent."""
+        """Return the agent that executes all runs of a thread, or None if each request names its agent."""
         return None
 
     def stages_events(self) -> bool:
@@ -206,7 +206,7 @@ class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Wrap `within`, to which every method that the class does not define is forwarded."""
+        """Wrap `within`, and forward to it every method that the class does not define."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

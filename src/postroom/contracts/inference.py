@@ -66,7 +66,7 @@ def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 class StopReason(StrEnum):
-    """Why a model stopped."""
+    """The reason why a model stopped."""
 
     END_TURN = "end_turn"
     MAX_TOKENS = "max_tokens"

@@ -33,12 +33,12 @@ class Lease:
     holder: str
     """The current holder of the lease or, if the lease is free, its last holder."""
     about: Mapping[str, Json]
-    """How the holder describes itself."""
+    """The holder's description of itself."""
     fence: int
     since: int
-    """When the holder took the lease."""
+    """The time when the holder took the lease."""
     until: int
-    """When the lease ends unless it is renewed."""
+    """The time when the lease ends unless it is renewed."""
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:

@@ -96,7 +96,7 @@ class Limit:
             raise ConfigError(problem, value=str(self))
 
     def scope(self, tenant: str, key: str) -> str | None:
-        """Return the scope in which this limit counts a run; None if the limit does not apply."""
+        """Return the scope in which this limit counts a run, or None if the limit does not apply."""
         name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
         return f"{self.per}:{name}" if name else None
 
@@ -111,7 +111,7 @@ class Held:
 
 
 BUDGET_TOOL: Final = "budget"
-"""The tool name in a question whether runs may continue after their budget is used up."""
+"""The tool name of a question that asks whether runs may continue after their budget is used up."""
 _HOUR: Final = timedelta(hours=1)
 _MAX_MONTH: Final = timedelta(days=31)
 _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
@@ -148,7 +148,7 @@ class Spending(Record, frozen=True, kw_only=True):
     tokens: int = 0
     cost_micros: int = 0
     until: int | None = None
-    """When the scope's window ends; None if it has no window."""
+    """The end of the scope's window, or None if it has no window."""
     asked_by: str = ""
     """The run that asks a person to extend the budget, on behalf of the scope. Set only in stored rows."""
     is_refused: bool = False
@@ -245,7 +245,7 @@ def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
 def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
     """Return the name and the end of the window that contains a minute since the epoch.
 
-    Windows start and end on minutes.
+    Windows start and end at whole minutes.
     """
     local = datetime.fromtimestamp(minute * 60, _zone(zone))
     if window is BudgetWindow.HOUR:

@@ -6,8 +6,8 @@ a record are allowed, and table constraints enforce the invariants.
 The timeline of a project contains the events of a time span that includes its start and excludes its end. The
 log of a project contains its events in order, numbered from 1 without gaps. The store writes an entry in the
 transaction of the change that the entry reports, so neither exists without the other. An entry refers to
-records only by their ids. It contains no subject, text, reason or question, so the log cannot reveal the
-content of recalled messages.
+records only by their ids. An entry contains no subject, text, reason or question, so the log cannot reveal
+the content of recalled messages.
 
 An event that concerns agents of two projects is written to the logs of both.
 
@@ -57,7 +57,7 @@ class Agent(Record, frozen=True, kw_only=True):
     retired_at: int | None = None
     token_hash: str | None = None
     inbox_seq: int = 0
-    """The newest sequence number in this agent's inbox; 0 if the inbox is empty."""
+    """The newest sequence number in this agent's inbox, or 0 if the inbox is empty."""
     inbox_floor: int = 0
     """The highest sequence number of the inbox entries that were deleted."""
     runs_at_once: int = 1
@@ -82,7 +82,7 @@ class Message(Record, frozen=True, kw_only=True):
     reply_to: int | None = None
     recalled_at: int | None = None
     check_value: int | None = None
-    """The check value of subject, text and topic at the time of writing; None if none was stored."""
+    """The check value of subject, text and topic at the time of writing, or None if none was stored."""
 
 
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
@@ -96,7 +96,7 @@ def is_content_of(sha256: str, content: bytes) -> bool:
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether a message's texts have changed since they were written; False if that is unknown."""
+    """Return whether a message's texts are known to have changed since they were written."""
     return (
         message.check_value is not None
         # An earlier release that recalls a message does not update its check value.
@@ -114,7 +114,7 @@ class Recipient(Record, frozen=True, kw_only=True):
     project_slug: str
     kind: RecipientKind
     seq: int = 0
-    """The number of the message in the recipient's inbox; 0 in the result for the sender."""
+    """The number of the message in the recipient's inbox, or 0 in the result for the sender."""
     read_at: int | None = None
     acked_at: int | None = None
     announced_at: int | None = None
@@ -128,7 +128,7 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
     project: Project
     agent: Agent
     runner: str | None
-    """The runner as JSON; None if postroom does not run the agent."""
+    """The runner as JSON, or None if postroom does not run the agent."""
     has_notes: bool = False
     """Whether the project has any notes, active or not."""
 
@@ -143,13 +143,13 @@ class Received(Record, frozen=True, kw_only=True):
     read_at: int | None
     recalled_at: int | None
     run_id: str | None
-    """The agent's newest run that received the message; None if no run received it."""
+    """The agent's newest run that received the message, or None if no run received it."""
     delivered_at: int | None
-    """When the run received the message."""
+    """The time when the run received the message."""
     ended_at: int | None
-    """When the run ended; None if it has not ended."""
+    """The time when the run ended, or None if it has not ended."""
     answer_of: str | None
-    """The run whose answer is this message; None if an agent or a person wrote the message."""
+    """The run whose answer is this message, or None if an agent or a person wrote the message."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class Reservation(Record, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     ttl: int
-    """How long a renewal or the holder's activity extends the reservation, in milliseconds."""
+    """The time, in milliseconds, by which a renewal or the holder's activity extends the reservation."""
     released_at: int | None = None
     released_by: str = ""
     release_reason: str = ""
@@ -216,7 +216,7 @@ class Reach(Record, frozen=True, kw_only=True):
 
     agent_id: int
     granted: ContactStatus | None
-    """How the agent decided on a contact request from the sender."""
+    """The agent's decision on a contact request from the sender."""
     is_woken: bool
     """Whether the server can start a run of the agent, through a runner or a chat."""
     has_session: bool
@@ -264,8 +264,8 @@ class ThreadFilter(Record, frozen=True, kw_only=True):
     """Matches messages that the given readers, or any reader, have not yet read or acknowledged."""
     importance: tuple[Importance, ...] = ()
     agent_id: int = 0
-    """The sender or a visible recipient of the message; 0 matches any agent. `person_id` works in the same
-    way.
+    """The sender or a visible recipient of the message; 0 matches any agent. `person_id` has the same meaning
+    for a person.
     """
     person_id: int = 0
     people_id: int = 0
@@ -347,7 +347,7 @@ class ProjectSize(Record, frozen=True, kw_only=True):
 
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""The outcome of an attempt; "" while it is active. `cut_off` means that its server stopped or its lease
+"""The outcome of an attempt, or "" while it is active. `cut_off` means that its server stopped or its lease
 ended.
 """
 
@@ -359,12 +359,12 @@ class Attempt(Record, frozen=True, kw_only=True):
     run_id: str
     agent_id: int
     queued_at: int
-    """When the attempt was queued."""
+    """The time when the attempt was queued."""
     began_at: int
     ended_at: int | None = None
     outcome: Outcome = ""
     waited_until: int | None = None
-    """When a run that waited for a person was resumed, or its questions were withdrawn."""
+    """The time when a run that waited for a person was resumed, or its questions were withdrawn."""
     error: str = ""
 
 
@@ -379,7 +379,7 @@ class EndedAttempt(NamedTuple):
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):
-    """Successful attempts of one agent that started close together; a single attempt is a group, too."""
+    """Attempts of one agent that succeeded or were cancelled, and that started close together."""
 
     agent_id: int
     count: int
@@ -388,7 +388,7 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
     run_id: str
     """The run of one of the attempts."""
     queued_at: int
-    """When the first attempt was queued."""
+    """The time when the first attempt was queued."""
     began_at: int
     ended_at: int
     is_cancelled: bool
@@ -519,14 +519,14 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """How long messages are kept. None for `project`, `topic` or `thread` matches any value."""
+    """The retention period of messages. None for `project`, `topic` or `thread` matches any value."""
 
     project: str | None = None
     """The path, alias or slug of the project."""
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """How long the messages are kept; None puts them on hold."""
+    """The time for which the messages are kept; None puts them on hold."""
     unread_stays: bool = True
     """Whether messages are never deleted while they are unread or lack a requested acknowledgement."""
 

@@ -39,7 +39,7 @@ def storable(text: str) -> str:
 
 
 class Role(StrEnum):
-    """Who wrote a message."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -48,7 +48,7 @@ class Role(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who sees a message: everybody, or only the model."""
+    """The readers of a message: everybody, or only the model."""
 
     ALL = "all"
     INTERNAL = "internal"
@@ -134,7 +134,7 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
         return "".join(block.text for block in self.content if block.type == "text")
 
     def for_model(self) -> "Message":
-        """Return the message as the model sees it; a stopped answer gets a line that says so."""
+        """Return the message as the model sees it; a stopped answer gets a line about this."""
         if self.metadata is None or not self.metadata.is_stopped:
             return self
         return replace(self, content=(*self.content, ContentBlock(text=f"\n\n{STOPPED_MARK}")))

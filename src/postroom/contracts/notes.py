@@ -29,4 +29,4 @@ class Note(Record, frozen=True, kw_only=True):
     replaced_by: int | None
     created_at: int
     ends_at: int
-    """When the note expires, or when it was replaced or ended."""
+    """The time when the note expires, or when it was replaced or ended."""

@@ -56,7 +56,7 @@ class Operation:
     """An action that callers may perform.
 
     The function of a mail operation takes the context and the command. The function of an administration
-    operation is a method of a service. It takes the fields of the command as parameters, or `command` as a
+    operation is a method of a service, and takes the fields of the command as parameters, or `command` as a
     whole, and `request` if it needs the HTTP request.
     """
 
@@ -79,12 +79,12 @@ class Operation:
     """Whether the operation reads indexes that a store may update late, like searches and lists of threads.
     """
     service: type[Any] | None = None
-    """The service whose method is called; None for mail operations."""
+    """The service whose method is called, or None for mail operations."""
     address: str = ""
     """The HTTP method and path. Default: `GET` or `POST` of the name below /v1."""
     who: Who = Who.LOOKERS
     answer_key: str = ""
-    """The key of the JSON object in which the result is returned; "" if the result is itself an object."""
+    """The key of the JSON object in which the result is returned, or "" if the result is itself an object."""
     status: int = 200
     doc: str = ""
     """The description of the operation.
@@ -92,7 +92,7 @@ class Operation:
     Default: the description of the command, which several operations may share.
     """
     doing: str = ""
-    """The text that is shown during long work while the progress is unknown; "" for short work."""
+    """The text that is shown during long work while the progress is unknown, or "" for short work."""
     line: str = ""
     """The words of the command after `postroom`, followed by the positional arguments in capitals.
 
@@ -162,7 +162,7 @@ class Operation:
 
     @property
     def summary(self) -> str:
-        """What the operation does, in one sentence."""
+        """The effect of the operation, in one sentence."""
         return self._doc.partition("\n")[0]
 
     @property

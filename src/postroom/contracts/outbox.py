@@ -12,7 +12,7 @@ from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
-"""The topic of notifications that effects may be due."""
+"""The topic under which listeners are notified that effects may be due."""
 NO_END: Final = 1_000_000
 """The maximum number of attempts for an effect whose handler decides when to stop."""
 
@@ -27,7 +27,7 @@ class OutboxStatus(StrEnum):
 
 
 class NackOutcome(StrEnum):
-    """What happened to an effect after a failed attempt."""
+    """The new state of an effect after a failed attempt."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
@@ -99,7 +99,7 @@ class EffectPerformer(Protocol):
     """Performs effects in this process; effects for which it has capacity are stored as claimed."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return how long a new effect is claimed, in milliseconds; None if the effect is not claimed.
+        """Return how long a new effect is claimed, in milliseconds, or None if the effect is not claimed.
 
         This method is thread-safe.
         """

@@ -30,7 +30,7 @@ def approves(text: str) -> bool:
 
 
 def plain_yes_no(text: str) -> bool | None:
-    """Return whether a text is a plain yes or no, such as "Yes." or "No, thanks!"; None for other texts."""
+    """Return True for a plain yes ("Yes."), False for a plain no ("No, thanks!"), or None."""
     plain = _PLAIN.fullmatch(fold_case(text))
     return None if plain is None else plain["yes"] is not None
 

@@ -41,7 +41,7 @@ class Lines:
 
 
 def amount(done: int, total: int) -> str:
-    """Return the progress as text; "" if the progress is unknown."""
+    """Return the progress as text, or "" if the progress is unknown."""
     if total:
         return f"{done:,} of {total:,} ({min(done * 100 // total, 100)} %)"
     return f"{done:,}" if done else ""

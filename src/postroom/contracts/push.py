@@ -67,13 +67,13 @@ class PushSubscription(Record, frozen=True, kw_only=True):
     """The server's public key; the push service accepts only notifications that are signed with this key."""
     created_at: int
     ends_at: int
-    """When the session ends."""
+    """The time when the session ends."""
     seen_at: int
     """The time up to which questions and failures were checked for notifications."""
     delivered_at: int | None = None
-    """When the push service last accepted a notification; None before the first one."""
+    """The time when the push service last accepted a notification, or None before the first one."""
     error: str = ""
-    """Why the last notification was not accepted; empty if it was accepted."""
+    """The reason why the last notification was not accepted; empty if it was accepted."""
 
 
 class PushNotice(Record, frozen=True, kw_only=True):
@@ -84,4 +84,4 @@ class PushNotice(Record, frozen=True, kw_only=True):
     """`question/<run>/<number>`, `failed/<run>`, or `more` for everything that exceeds the maximum."""
     created_at: int
     closed_at: int | None = None
-    """When the item no longer needed a person; None while a person is needed."""
+    """The time when the item no longer needed a person, or None while a person is needed."""

@@ -150,7 +150,7 @@ def person(name: str) -> Answerer:
 
 
 class Given(Record, frozen=True, kw_only=True):
-    """An answer as it was given on an interface, before it is checked."""
+    """An answer from an interface that was not checked yet."""
 
     value: Json
     """The answer: a boolean, a text that a person typed, or the fields of a form."""
@@ -160,7 +160,7 @@ class Given(Record, frozen=True, kw_only=True):
     why: str = ""
     """The comment that the person added to the answer."""
     message: int = 0
-    """The mail message with the answer; 0 if the answer was not given by mail."""
+    """The mail message with the answer, or 0 if the answer was not given by mail."""
     files: tuple[str, ...] = ()
     """The names of the files that are attached to this message."""
 
@@ -274,7 +274,7 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
 
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
-    """Return the choice that an answer names by its text or its number; None if it names none."""
+    """Return the choice that an answer names by its text or its number, or None if it names none."""
     text = fold_case(given) if isinstance(given, str) else ""
     chosen = next((choice for choice in choices if fold_case(choice) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
@@ -359,7 +359,7 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, which may be given as text; None for every other value.
+    """Return a number, which may be given as text, or None for every other value.
 
     A whole number is returned as an int.
     """

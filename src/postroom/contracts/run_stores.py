@@ -137,12 +137,12 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     check). The messages in `consumes` are then no longer pending, and must not have changed before. `claim`
     proves that the writer still owns the run's dispatch; while it does, no other writer changes the run.
     `joins` names a dispatch that must still be queued, because its run receives more messages. `replaces` is
-    the run as it was read, which must not have changed since.
+    the run that the caller read, which must not have changed since.
 
-    `queues` is a new dispatch for the thread, on which at most `queue_cap` dispatches may then be queued.
-    With `claimed_by`, the commit also claims this dispatch, even if it is not due, like
-    `DispatchStore.claim_dispatch`. Such a commit is refused if another dispatch of the thread is claimed, or
-    if a run of the thread waits for an answer.
+    `queues` is a new dispatch for the thread. Afterwards the thread may have at most `queue_cap` queued
+    dispatches. With `claimed_by`, the commit also claims this dispatch, even if it is not due, like
+    `DispatchStore.claim_dispatch`. With `claimed_by`, the commit is refused if another dispatch of the thread
+    is claimed, or if a run of the thread waits for an answer.
     """
 
     thread_id: str
@@ -233,7 +233,7 @@ Beginning = tuple[RunDispatch, RunRecord | None]
 
 
 Places = Collection[str] | None
-"""The places whose threads a consumer executes, in addition to threads without a place; None means every
+"""The places whose threads a consumer executes, in addition to threads without a place, or None for every
 place.
 """
 

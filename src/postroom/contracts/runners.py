@@ -35,7 +35,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class RunnerKind(StrEnum):
-    """How a runner executes runs: by a program per run, a program with a protocol, a model or a server."""
+    """The kind of a runner: a program per run, a program with a protocol, a model loop, or a server."""
 
     COMMAND = "command"
     ACP = "acp"
@@ -142,7 +142,7 @@ DEFAULT_STEPS: Final = 32
 MAX_STEPS: Final = 1_000
 MAX_INSTRUCTIONS_LENGTH: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - only compared, never bound
 """Listen addresses that mean all addresses of the machine."""
 USUAL_TOOLS: Final = (
     "send_message",
@@ -365,7 +365,7 @@ MAX_OUTPUT_BYTES = 16 << 20
 
 
 class Recipe(StrEnum):
-    """The kind of program, which determines how output and sessions are handled; `shell` is any other."""
+    """The kind of program, which determines how output and sessions are handled (`shell`: any other)."""
 
     SHELL = "shell"
     CLAUDE = "claude"
@@ -381,14 +381,14 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
+    """The runs of an agent that share a client session: those of one mail thread, or all."""
 
     THREAD = "thread"
     AGENT = "agent"
 
 
 class PromptWay(StrEnum):
-    """How the program receives the prompt."""
+    """The way in which the program receives the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"
@@ -619,7 +619,7 @@ def written_runner(runner: AnyRunner) -> str:
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return the host name or label of the servers that may start the program; '' means any server."""
+    """Return the host name or label of the servers that may start the program, or '' for any server."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 

@@ -64,7 +64,7 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended: `value` is a stop code, an obstacle or an error text, and `detail` its code.
+    """The reason why a run ended: `value` is a stop code, an obstacle or an error, `detail` its code.
 
     If an agent has finished, `value` is None, or `CUT_OFF` if the answer reached the model's token limit.
     """
@@ -116,13 +116,13 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """What happens when a question times out; a missing answer never counts as a yes."""
+    """The consequence of a question's timeout; a missing answer never counts as a yes."""
 
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run continues, and is told that nobody answered."""
+    """The run continues without an answer."""
 
 
 def _shorten(arguments: Json, most: int = 600) -> str:
@@ -141,7 +141,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     reason: str = ""
     updated_at: int = 0
     expires_at: int | None = None
-    """The time until which an answer is accepted; None if there is no limit."""
+    """The time until which an answer is accepted, or None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
@@ -156,7 +156,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> int | None:
-        """When the run stops waiting for an answer; None if it waits without a limit."""
+        """The time when the run stops waiting for an answer, or None if it waits without a limit."""
         return self.expires_at if self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO) else None
 
     def is_over(self, now: int) -> bool:
@@ -231,7 +231,7 @@ class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """State that an executor stores between steps, in a format of its own."""
+    """State that an executor stores between steps, in its own format."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return by how much each amount exceeds that of `other`; 0 if it does not."""
+        """Return by how much each amount exceeds that of `other`, or 0 if it does not."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),
@@ -469,14 +469,15 @@ class SummaryDraft(Record, frozen=True, kw_only=True):
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages and its position: when it started or, if it never started, when it ended."""
+    """A run with its messages; its position is its start, or its end if it never started."""
 
     run_id: str
     asked: tuple[str, ...] = ()
     """The ids of the messages with which the run started."""
     began: int | None = None
     is_unbegun: bool = False
-    """Whether the run ended before it started; it then comes after runs that started at the same time."""
+    """Whether the run ended before it started; such a run is placed after runs that started at the same time.
+    """
     created_at: int = 0
     takes_back: tuple[str, ...] = ()
     """The runs that this run rolled back; no later run sees them."""

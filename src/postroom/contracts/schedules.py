@@ -15,22 +15,22 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 SCHEDULES: Final = "schedules"
-"""The topic of notifications that a schedule may be due earlier than before."""
+"""The topic under which listeners are notified that a schedule may be due earlier than before."""
 
 
 class Missed(StrEnum):
-    """What happens to ticks that were missed because no worker was running."""
+    """The policy for ticks that were missed because no worker was running."""
 
     SKIP = "skip"
     """Missed ticks are skipped, and the schedule continues with the next tick."""
     ONCE = "once"
-    """All missed ticks are replaced by one submission."""
+    """A single submission replaces all missed ticks."""
     ALL = "all"
     """Each missed tick is submitted, but only the newest ticks, up to a maximum."""
 
 
 class Overlap(StrEnum):
-    """What happens at a tick if the previous submission is still open."""
+    """The policy for a tick while the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"
@@ -60,7 +60,7 @@ class Schedule:
     tick_at: int
     """The next tick."""
     next_at: int | None
-    """When work is submitted next; None while the schedule is paused."""
+    """The time of the next submission, or None while the schedule is paused."""
     submitted: int = 0
     """Number of submissions."""
     passed_over: int = 0
@@ -69,7 +69,7 @@ class Schedule:
     last_id: str | None = None
     """The id of the run or message that was submitted last."""
     last_error: str | None = None
-    """The error of the last tick; None if its work was submitted."""
+    """The error of the last tick, or None if its work was submitted."""
 
     @property
     def is_paused(self) -> bool:

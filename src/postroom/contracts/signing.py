@@ -1,8 +1,8 @@
 """Signatures with which servers prove to each other that they know a shared secret.
 
 The header `X-Postroom-Signature: v1=<hex>` contains the HMAC-SHA256 of `<timestamp>.<content>`. The header
-`X-Postroom-Timestamp` contains the timestamp in seconds since the epoch. The content is the request body
-exactly as it was sent.
+`X-Postroom-Timestamp` contains the timestamp in seconds since the epoch. The content is the exact request
+body.
 """
 
 import hashlib

@@ -20,8 +20,8 @@ class Secret(str):
 class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of a configuration file, in which `<name>_env` or `<name>_file` sets a secret field.
 
-    `__post_init__` checks whether the fields fit together. If they do not, it raises ConfigError, or a
-    ValueError whose message names the field in backquotes but not its value.
+    `__post_init__` checks whether the fields fit together. If the fields do not fit, `__post_init__` raises
+    ConfigError, or a ValueError whose message names the field in backquotes but not its value.
     """
 
     ALSO: ClassVar[Mapping[str, str]] = {}

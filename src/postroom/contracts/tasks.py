@@ -60,11 +60,11 @@ class Task(Record, frozen=True, kw_only=True):
     epoch: int
     """Number of claims of the task so far."""
     lease_ms: int
-    """How long a claim lasts without activity of its holder, in milliseconds."""
+    """The time, in milliseconds, that a claim lasts without activity of its holder."""
     lease_ends_at: int | None
     claimed_at: int | None
     reason: str
-    """Why the task is blocked, or was released, rejected or cancelled."""
+    """The reason why the task is blocked, or was released, rejected or cancelled."""
     commit: str
     output: str
     """The output of the command that checked the task."""
@@ -73,7 +73,7 @@ class Task(Record, frozen=True, kw_only=True):
     created_at: int
     changed_at: int
     changed_by: int | None
-    """The agent that last changed the state; None if the lease expired."""
+    """The agent that last changed the state, or None if the lease expired."""
 
     @property
     def thread_id(self) -> str:

@@ -14,7 +14,7 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
 
 UNBOUND: Final = "use a token that is not bound to a project, or the server's own token"
-TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
+TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - the prefix of every such token
 RUN_PREFIX: Final = "prr_"
 """The beginning of every run's token."""
 RUN_FORM: Final = re.compile(rf"{RUN_PREFIX}([^_]+)_[A-Za-z0-9_-]{{43}}")
@@ -36,11 +36,11 @@ class KeptToken:
     """The SHA-256 of the whole token, as hexadecimal digits."""
     scopes: frozenset[Scope]
     project_id: int | None = None
-    """The only project that the token can access; None means every project."""
+    """The only project that the token can access, or None for every project."""
     created_at: int
     expires_at: int | None = None
     replaced_at: int | None = None
-    """When a newer token took over the name; the old token stays valid until it expires."""
+    """The time when a newer token took over the name; the old token stays valid until it expires."""
     revoked_at: int | None = None
     last_used_at: int | None = None
 
@@ -80,7 +80,7 @@ class Grant:
     ) -> None:
         """Raise an error unless the holder of the token may do `what`.
 
-        All checks of scopes and bound projects are made here.
+        This method makes all checks of scopes and bound projects.
 
         `slug` is the project of the call, if it is known before anything is read.
 

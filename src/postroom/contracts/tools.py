@@ -33,7 +33,7 @@ class ToolCallOutcome(StrEnum):
 
 
 class ToolCallResumeMode(StrEnum):
-    """What a decision does with a tool call: repeat it, or use the decision as its result or input."""
+    """The effect of a decision on a tool call: repeat it, or use the decision as its result or input."""
 
     REPLAY_TOOL_CALL = "replay_tool_call"
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
@@ -46,7 +46,7 @@ class ToolCallResumeMode(StrEnum):
 
 
 class ResumeDecisionAction(StrEnum):
-    """What was decided about a suspended tool call."""
+    """The decision about a suspended tool call."""
 
     RESUME = "resume"
     CANCEL = "cancel"

@@ -1,8 +1,8 @@
 """Traces, which connect calls, runs and answers in an external monitoring system.
 
-A W3C `traceparent` is one line of text that names a position in a trace. It is stored with messages and runs,
-so that the work that they cause continues the same trace. A span never contains text that a person or an
-agent wrote.
+A W3C `traceparent` is one line of text that names a position in a trace. A `traceparent` is stored with
+messages and runs, so that the work that they cause continues the same trace. A span never contains text that
+a person or an agent wrote.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str | None:
-        """The span's position in the trace, which later work can continue; None if nothing is traced."""
+        """The span's position in the trace, for work that continues it, or None without tracing."""
         ...
 
     def failed(self, kind: str) -> None:
@@ -48,7 +48,7 @@ class Tracing(Protocol):
         ...
 
     def traceparent(self) -> str | None:
-        """Return the current span's position in the trace; None if nothing is traced."""
+        """Return the current span's position in the trace, or None if nothing is traced."""
         ...
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ LANE: Final = "#"
 
 
 def agent_of(thread_id: str) -> tuple[str, str] | None:
-    """Return the slug and the name of the agent that a thread of runs belongs to; None for other threads."""
+    """Return the slug and the name of the agent to which a thread belongs, or None for other threads."""
     if not thread_id.startswith(AGENT_THREAD):
         return None
     slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
@@ -61,7 +61,7 @@ class Accept:
     """The threads that the change has locked."""
     put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
-    """Returns whether a thread has reached its limit of waiting messages, so that it accepts no more."""
+    """Returns whether a thread has reached its limit of waiting messages, and refuses further ones."""
 
     def __call__(
         self,
@@ -70,7 +70,7 @@ class Accept:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> bool:
-        """Add a message to the thread, with decisions on questions of the run that reads the message.
+        """Add a message to the thread, together with decisions on questions of the run that reads it.
 
         Raises:
             ThreadsNeeded: The change has not locked the thread.
@@ -82,7 +82,7 @@ class Accept:
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
-"""Has no locked thread, so that every change that adds a message must run again with its threads locked."""
+"""Locks no threads; a change that adds a message must run again with its threads locked."""
 
 
 QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
@@ -96,8 +96,9 @@ def question_number(*told: object) -> str:
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     """Return the number of a question: six characters that encode 24 bits of a hash.
 
-    Two open questions have the same number with a probability of one in 16 million. In that case, the number
-    answers neither of them. A question from `ask_person` already has a number, which is returned.
+    Two open questions have the same number with a probability of one in 16 million. A number that two open
+    questions share answers neither of them. A question from `ask_person` already has a number, which is
+    returned.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -128,7 +129,7 @@ class MessageRun:
     delivered_at: int
     ended_at: int | None = None
     failure: str = ""
-    """Why the run failed to process the message; empty if the run did not fail."""
+    """The reason why the run failed to process the message; empty if the run did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ class AskedQuestion:
     """The number of the question, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """How long an answer is accepted, in milliseconds; None if there is no limit."""
+    """The time for which an answer is accepted, in milliseconds, or None if there is no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
@@ -180,14 +181,14 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """What hooks have already done in an agent's turns: held up their end, or added a line."""
+    """The last hook actions in an agent's turns: a delayed end of a turn, and an added line."""
 
     held_seq: int = 0
-    """Messages up to this number no longer hold up the end of a turn, because they did so before or were
+    """Messages up to this number no longer delay the end of a turn, because they delayed one before or were
     fetched.
     """
     notified_at: int = 0
-    """When a hook last added a line during a turn; 0 if none ever did."""
+    """The time when a hook last added a line during a turn, or 0 if none ever did."""
 
 
 _SESSION_BITS: Final = 31
@@ -218,7 +219,7 @@ HUGE: Final = "huge"
 UNKNOWN: Final = "?"
 """Stands for a version that changed while an agent was reading it.
 
-In front of a version, it means that the agent has read only a part of this version.
+In front of a version, `?` means that the agent has read only a part of this version.
 """
 
 
@@ -243,12 +244,12 @@ class FileView:
     changed_blob: str = ""
     """The newest version that was noticed although the session did not know it; empty if there was none."""
     changed_by: int | None = None
-    """The viewer that wrote this version; None if no hook reported who wrote it."""
+    """The viewer that wrote this version, or None if no hook reported who wrote it."""
     changed_at: int = 0
     notice: int = 0
-    """0 if the session knows the newest version, 1 if it must still be notified, 2 if it was notified."""
+    """The session knows the newest version (0), must still be notified (1), or was notified (2)."""
     used_at: int = 0
-    """When the session last used the file, from which the expiry of this record is computed."""
+    """The time of the session's last use of the file, from which the expiry of this record is computed."""
 
     @property
     def known_blob(self) -> str:

@@ -48,11 +48,11 @@ class OpenQuestion:
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
     expires_at: int | None = None
-    """The time until which an answer is accepted; None if there is no limit."""
+    """The time until which an answer is accepted, or None if there is no limit."""
     snoozed_until: int | None = None
-    """The time until which a person has snoozed the question; None if nobody has."""
+    """The time until which a person has snoozed the question, or None if nobody has."""
     reply_to: int | None = None
-    """The message to which a file must be attached as a reply; None if the question takes no file."""
+    """The message to which a file must be attached as a reply, or None if the question takes no file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class RunAtWork:
     agent: str
     since_at: int
     heard_at: int | None
-    """The time of the run's newest event; None before the first one."""
+    """The time of the run's newest event, or None before the first one."""
     last_line: str
 
 
@@ -112,7 +112,7 @@ class Work:
 
     run_id: str
     project: str
-    """The slug of the project; "" if the run answers in a chat."""
+    """The slug of the project, or "" if the run answers in a chat."""
     agent: str
     state: WorkState
     messages: tuple[int, ...]
@@ -128,17 +128,17 @@ class Work:
     """
     dispatch_id: str | None = None
     why: str = ""
-    """Why the run is not executing or, if it ended without success, why it ended."""
+    """The reason why the run is not executing or, if it ended without success, why it ended."""
     gate: str = ""
-    """What a queued run waits for, as a word of the queue; "" if the run is not queued."""
+    """The obstacle of a queued run, as a word of the queue, or "" if the run is not queued."""
     until: int | None = None
-    """When that obstacle ends, if the time is known."""
+    """The time when that obstacle ends, if it is known."""
     questions: int = 0
     """Number of the run's questions, both open and answered."""
     parent_run_id: str | None = None
     """The run of which this run is a retry."""
     chat: str = ""
-    """The platform and the bot of the run's chat; "" for a run on mail."""
+    """The platform and the bot of the run's chat, or "" for a run on mail."""
     cost_micros: int = 0
     """The cost in millionths of a US dollar, if the runner reports it."""
     can_cancel: bool = False
@@ -324,7 +324,7 @@ class Stretch:
     began_at: int
     ended_at: int | None
     outcome: str
-    """The outcome of the attempt; "" while the attempt is active."""
+    """The outcome of the attempt, or "" while the attempt is active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,7 +187,7 @@ class Start(Record, frozen=True, kw_only=True):
     """The decision of limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """Why the run may not start now; None if it may start."""
+    """The reason why the run may not start now, or None if it may start."""
     holds_thread: bool = False
     """Whether the thread is held, too. The run is not tried again until an answer, or the end of the window,
     releases its thread.
@@ -211,8 +211,8 @@ class Budgets:
         The cost of older runs has less weight.
         """
         self.holds_back = False
-        """Whether a budget has refused a claim in this process. If it has, due runs are examined together
-        before they are claimed.
+        """Whether a budget has refused a claim in this process. If so, due runs are examined together before
+        they are claimed.
         """
 
     def start(
@@ -228,7 +228,7 @@ class Budgets:
 
         A run is held while another run asks, or while the rest of a budget is reserved for other runs; the
         second reason does not hold a run that a caller waits for (`is_now`). A run whose question was
-        approved starts even if other runs have used up the approved amount meanwhile. `starting` counts the
+        approved starts even if other runs have already used up the approved amount. `starting` counts the
         runs of each scope that are about to start; a run that may start is added to it.
         """
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
@@ -300,7 +300,7 @@ class Budgets:
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, budget: Budget, spent: Spending, whose: str) -> int | None:
-        """Return how many runs of a budget may execute at the same time; None means no limit."""
+        """Return the number of a budget's runs that may execute at the same time, or None for no limit."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None

@@ -82,7 +82,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Why = Literal["failed", "stopped", "released"]
-"""Why an execution has no result: it failed, its server stops, or it only returns its dispatch to the queue.
+"""The reason why an execution has no result: it failed, its server stops, or it only returns its dispatch to
+the queue.
 """
 _LOG = get_logger(__name__)
 _MAX_DOUBLINGS = 6
@@ -105,7 +106,7 @@ _DEFECTS = (
 )
 """Exceptions that mean a permanent failure, after which a retry cannot help."""
 Ended = AgentRunResult | BaseException
-"""What an executor returned or raised."""
+"""The result that an executor returned, or the error that it raised."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that ended without an acknowledgement, each with its ended run."""
 _RECONCILIATIONS = {
@@ -116,7 +117,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """What the queue does with a dispatch after its execution."""
+    """The action of the queue on a dispatch after its execution."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -152,9 +153,9 @@ def classify(
     """Decide how the end of an execution affects the dispatch.
 
     A result acknowledges the dispatch, no matter how the run ended. The dispatch is also acknowledged if a
-    retry could not help, because the execution failed for its own state, or the run has nothing to resume.
-    For a `PostroomError`, `retryable` decides whether the run is retried. An exception that is listed in
-    `give_up_on` is not retried, alone or in a group. After any other exception, and after a failure of the
+    retry could not help, because the state of the execution caused the failure, or the run has nothing to
+    resume. For a `PostroomError`, `retryable` decides whether the run is retried. An exception that is listed
+    in `give_up_on` is not retried, alone or in a group. After any other exception, and after a failure of the
     store, the run is retried as often as the dispatch allows.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
@@ -231,7 +232,7 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
 
 
 class LeaseEnd(StrEnum):
-    """Why an execution is stopped from outside."""
+    """The reason why an execution is stopped from outside."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"
@@ -251,12 +252,12 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     effects: RunEffects | None = None
     """The effects that write rows when a new run starts."""
     places: Places = None
-    """The places whose runs this process executes; None means all places."""
+    """The places whose runs this process executes, or None for all places."""
     limits: tuple[Limit, ...] = ()
     """The limits of runs. If there are limits or budgets, the claiming transaction holds the lock of limits.
     """
     budgets: Budgets | None = None
-    """The budgets of runs; None if there are none."""
+    """The budgets of runs, or None if there are none."""
     is_now: bool = False
     """Whether a caller waits for the run, which then starts even if a limit is reached."""
 
@@ -276,7 +277,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process has claimed, with its run and messages as they were at the claim."""
+    """A dispatch that this process has claimed, with its run and messages at the time of the claim."""
 
     dispatch: RunDispatch
     instance_id: str
@@ -291,7 +292,7 @@ class Claimed(Record, frozen=True, kw_only=True):
     beginning: object | None = None
     """The value that `RunEffects.begin` returned in the claiming transaction."""
     start: Start | None = None
-    """What limits and budgets decided about the start of the run; None without limits and budgets."""
+    """The decision of limits and budgets about the start of the run, or None without limits and budgets."""
 
     @property
     def rows(self) -> Beginning:
@@ -318,10 +319,10 @@ class Job:
     begun: Claimed
     sink: ReconnectableEventSink
     stops_at: int
-    """When the work stops if its claim is not renewed; this is shortly before another process may claim it.
+    """The time when the work stops if its claim is not renewed, shortly before another process may claim it.
     """
     kept_since: int
-    """When the thread took its slot, which the thread's successive runs share."""
+    """The time when the thread took its slot, which the thread's successive runs share."""
     concluded: "asyncio.Future[None]"
     """A future that completes when the run has freed its slot."""
     has_followers: bool = False
@@ -337,9 +338,9 @@ class Job:
     told: EventSink = field(init=False)
     """The sink to which the executor writes; it stores some events, and passes all events to `sink`."""
     started_at: int = 0
-    """When the execution started; 0 until the start is stored."""
+    """The time when the execution started, or 0 until the start is stored."""
     ended: Ended | None = None
-    """The result or the error of the executor; None if the executor was stopped."""
+    """The result or the error of the executor, or None if the executor was stopped."""
     result: AgentRunResult = field(init=False)
     """The result that is stored when the run ends. `Completion.end` sets this field and the next five."""
     spends: tuple[Spending, ...] = ()
@@ -347,25 +348,24 @@ class Job:
     asks: ClaimAsk | None = None
     """The request to claim the thread's next dispatch when this run ends."""
     answer_id: str | None = None
-    """The message id of the answer; None if there is no answer, or if the executor has stored the answer."""
+    """The message id of the answer, or None if there is no answer, or if the executor has stored the answer.
+    """
     ended_at: int = 0
-    """When the run ended. A dispatch that is due at this time may be claimed next."""
+    """The time when the run ended. A dispatch that is due at this time may be claimed next."""
     next: Claimed | None = None
     """The thread's next dispatch, if it was claimed by the transaction that ended this run."""
     has_looked: bool = False
-    """Whether it is known that the thread's next dispatch was claimed, or that there is none, so that no poll
-    is needed.
-    """
+    """Whether no poll is needed, because the thread's next dispatch was claimed or does not exist."""
     leaves_waiting: bool = True
     """Whether messages may be pending on the thread after this run."""
     comes_again: bool = False
     """Whether the dispatch was requeued, so that the run will be executed again."""
     end: LeaseEnd | None = None
-    """Why the execution was stopped from outside; None if it was not stopped."""
+    """The reason why the execution was stopped from outside, or None if it was not stopped."""
     is_cancelled: bool = False
     """Whether the run was cancelled; after a failure, a cancelled run is not retried."""
     stops: Callable[[], None] | None = None
-    """Interrupts the executor; None while none is running."""
+    """Interrupts the executor, or None while none is running."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
@@ -394,13 +394,13 @@ class MailboxWorker:
 
     status: WorkerStatus = WorkerStatus.IDLE
     job: Job | None = None
-    """The job that is executing; None if there is none."""
+    """The job that is executing, or None if there is none."""
     tenant: str = ""
     is_wanted: bool = False
     """Whether another caller tried to start work while the worker was reserved."""
     foreground: int = 0
-    """Number of foreground submissions that wait for the thread. Meanwhile, the thread's queued dispatches
-    are not claimed.
+    """Number of foreground submissions that wait for the thread. While a foreground submission waits, the
+    thread's queued dispatches are not claimed.
     """
     storing: int = 0
     """Number of foreground submissions that are being stored. Their claims may be in the database before this
@@ -419,7 +419,7 @@ class MailboxWorker:
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run that is executing; None if there is none."""
+        """The id of the run that is executing, or None if there is none."""
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
@@ -505,9 +505,9 @@ class Ending(Record, frozen=True, kw_only=True):
 
     run: RunRecord | None = None
     leaves_waiting: bool = True
-    """Whether messages may be pending on the thread; True if this is unknown."""
+    """Whether messages may be pending on the thread, or True if this is unknown."""
     leaves_queued: bool = True
-    """Whether another dispatch may be queued on the thread; True if this is unknown."""
+    """Whether another dispatch may be queued on the thread, or True if this is unknown."""
     next: Claimed | Held | None = None
     """The claim of the thread's next dispatch, or the budget that prevents the dispatch from starting."""
     tells: Callable[[], Awaitable[object]] | None = None
@@ -533,7 +533,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, which the caller stores; None if no dispatch is due."""
+    """Return a claim on a due dispatch, or None if no dispatch is due; the caller stores the claim."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -543,7 +543,7 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Start a claimed dispatch in this transaction, if possible.
 
-    If it is impossible, the execution reports the reason later.
+    If the dispatch cannot be started here, the execution reports the reason later.
     """
     return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
@@ -743,10 +743,10 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the writes of an earlier attempt that stored this end but lost its reply; None otherwise.
+        """Return the writes of an earlier attempt that stored this end but lost its reply, or None otherwise.
 
-        A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end
-        meanwhile.
+        A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end after
+        that.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -929,7 +929,7 @@ class Completion:
         return None if done is None else await self.told_withdrawn(*done)
 
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Withdraw a queued dispatch and end its run, under the thread's lock; None if it is not queued.
+        """Withdraw a queued dispatch and end its run, under the thread's lock, or None if it is not queued.
 
         The caller must call `told_withdrawn` after the commit.
         """
@@ -1071,7 +1071,7 @@ class Completion:
 
         The run ends as cancelled unless `termination` states another reason.
 
-        Return the run as it was before the change; the caller must call `told_cancelled` after the commit.
+        Return the run in its state before the change; the caller must call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1120,7 +1120,8 @@ class Completion:
     ) -> RunDispatch:
         """Change the state of a dispatch that this process claimed; store the execution's error, if any.
 
-        If the change ends the dispatch, it also ends the run, which is counted as `outcome`.
+        If the change ends the dispatch, it also ends the run. The metrics count the ended run under
+        `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []
@@ -1134,7 +1135,7 @@ class Completion:
                 return written[0]  # the write succeeded; only its reply was lost
             step = move
             if is_cancelled(tx, dispatch.dispatch_id):  # the run is cancelled, whatever its result is
-                step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
+                step = lambda row, now: row.released(now=now)  # noqa: E731 - selects one of two functions
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
                 return row
@@ -1249,7 +1250,7 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
 def as_ended(
     run: RunRecord, dispatch: RunDispatch, result: AgentRunResult, answer_id: str | None, *, now: int
 ) -> tuple[RunRecord, Message | None]:
-    """Return the run as it is after an execution with this result, and its answer as a message.
+    """Return the run in its state after an execution with this result, and its answer as a message.
 
     `answer_id` is None if there is no answer, or if the executor has stored the answer.
     """

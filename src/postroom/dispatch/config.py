@@ -67,10 +67,10 @@ class MailboxConfig:
     """
 
     lease_ms: int = 30_000
-    """How long a claim lasts without a renewal. A renewal may take up to a third of this time."""
+    """The time that a claim lasts without a renewal. A renewal may take up to a third of this time."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: Duration = timedelta(seconds=10)
-    """How often a lease is renewed, but at most two thirds of `lease_ms`."""
+    """The interval at which a lease is renewed, at most two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
     """The delay after which a failed renewal is repeated.
 
@@ -89,7 +89,7 @@ class MailboxConfig:
     The next interruption makes the run a dead letter. Interruptions do not count as failed attempts.
     """
     outage: Duration | None = None
-    """How long a run is retried, at least, after its normal attempts, if an outage may have caused the
+    """The minimum time for which a run is retried after its normal attempts, if an outage may have caused the
     failure.
 
     None means twelve minutes or, if `default_max_attempts` is set, no further attempts.
@@ -98,12 +98,12 @@ class MailboxConfig:
     max_retry_delay_ms: int = 30_000
     """The longest delay before a retry. The default delay doubles at most six times, from 250 ms to 16 s."""
     cancel_wait_ms: int = 5_000
-    """How long a foreground submission waits for the active run to end."""
+    """The time that a foreground submission waits for the active run to end."""
     cancel_poll_ms: int = 25
     stop_wait_ms: int = 5_000
-    """How long a run that lost its lease has to stop, before it is abandoned."""
+    """The time that a run which lost its lease has to stop, before it is abandoned."""
     max_run_ms: int | None = None
-    """After this time a run is stopped permanently; None means no limit."""
+    """The time after which a run is stopped permanently, or None for no limit."""
     max_concurrent_runs: int = 256
     """Maximum number of runs that this process executes at the same time. The maximum for each tenant is also
     per process, whereas `limits` apply to all workers of the database.
@@ -114,9 +114,9 @@ class MailboxConfig:
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
-    """The maximum number of queued runs on a thread; None means no limit."""
+    """The maximum number of queued runs on a thread, or None for no limit."""
     max_pending_per_thread: int | None = 10_000
-    """The maximum number of pending messages on a thread; None means no limit."""
+    """The maximum number of pending messages on a thread, or None for no limit."""
     drain_grace: Duration = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
@@ -130,7 +130,7 @@ class MailboxConfig:
     places: Callable[[], Collection[str]] | None = None
     """Returns the names of the places that this process serves.
 
-    The process claims the runs of these places, and runs without a place. None means that it claims all runs.
+    The places whose runs the process claims, in addition to runs without a place, or None for all places.
     """
     gone: Callable[[], Collection[str]] | None = None
     """Returns the names of other consumers that have certainly exited.
@@ -140,18 +140,20 @@ class MailboxConfig:
     claims_hold: Callable[[int], None] | None = None
     """A function that is called after each claim and renewal.
 
-    Its argument is the number of milliseconds during which no other process can claim the runs of this
-    process. If this process freezes, an external supervisor can use this number to kill it in time.
+    The argument of the function is the number of milliseconds during which no other process can claim the
+    runs of this process. If this process freezes, an external supervisor can use this number to kill it in
+    time.
     """
     is_exclusive: bool = False
     """Whether no other process uses this store.
 
-    If so, claims of other consumers are released at the start, before their leases expire.
+    If this process is the only one, claims of other consumers are released at the start, before their leases
+    expire.
     """
 
     @property
     def outage_ms(self) -> int:
-        """How long a run is retried during an outage, in milliseconds."""
+        """The time for which a run is retried during an outage, in milliseconds."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
@@ -218,7 +220,7 @@ def _kinds() -> dict[str, tuple[type[Any], ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """How often recovery is tried before `start_lifecycle_ready` fails."""
+    """The number of times that recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)

@@ -106,7 +106,7 @@ class Control:
         """Stop an active run in favour of a submission; return False if its claim is not released in time.
 
         The stopped run is requeued, due after `PLACE_KEPT_MS`. The commit of the submission ends it as
-        cancelled. Without that commit, the run continues, and no attempt is counted.
+        cancelled. If the submission is not committed, the run continues, and no attempt is counted.
         """
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)

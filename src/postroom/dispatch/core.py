@@ -43,7 +43,7 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to the versions that this registry publishes; None means that there is no registry.
+        """Pin runs to the versions that this registry publishes, or pin none if it is None.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -71,9 +71,7 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry to which a run is pinned.
-
-        None means that no versioned registry is attached, so the live registry applies.
+        """Return the registry to which a run is pinned, or None if there is only the live registry.
 
         Raises:
             InternalError: The pin is not a number, its publication no longer exists, or there is no live
@@ -142,7 +140,7 @@ class Core:
         self.live = live
         self.pinning = Pinning(executor)
         self.capture: Capture | None = None
-        """The rules for storing the events of executions; None if no events are stored."""
+        """The rules for storing the events of executions, or None if no events are stored."""
         self.tasks = Tasks("mailbox")
         self.claiming = Tasks("the mailbox")
         """The tasks that write changes which may claim a dispatch, and that execute claimed runs."""
@@ -151,12 +149,12 @@ class Core:
         self.is_leaving = False
         """Whether this worker is shutting down.
 
-        Meanwhile, it does not wait for an unavailable store, and lets its leases expire.
+        A worker that shuts down does not wait for an unavailable store, and lets its leases expire.
         """
 
     @property
     def places(self) -> Places:
-        """The places whose runs this process executes; None means every place."""
+        """The places whose runs this process executes, or None for all places."""
         return None if self.config.places is None else self.config.places()
 
     def gives_up(self) -> bool:

@@ -1,9 +1,9 @@
 """Writes the mailbox's own events to the event log.
 
 A publisher, if there is one, receives the events. If the publisher uses the same storage as the runs, each
-event is written in the commit that it describes. Otherwise, publishing may fail, which is logged and does not
-stop a run. Events about committed messages that could not be published are queued for repair. Event keys are
-derived only from ids, so a repeated event has the key of the stored event.
+event is written in the commit that it describes. With a different storage, publishing may fail, which is
+logged and does not stop a run. Events about committed messages that could not be published are queued for
+repair. Event keys are derived only from ids, so a repeated event has the key of the stored event.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ class ServerEventPublisher(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of the storage; None if the publisher cannot write events within other commits."""
+        """The identity of the storage, or None if the publisher cannot write within other commits."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:

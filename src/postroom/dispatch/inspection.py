@@ -143,7 +143,7 @@ class Inspection:
         return result
 
     async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        """Return the run of an earlier replay of a dead letter; None if there was no replay."""
+        """Return the run of an earlier replay of a dead letter, or None if there was no replay."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
             return None  # a prepared run is submitted again and joins its queued dispatch
@@ -217,7 +217,7 @@ class Inspection:
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        """Return a reason if the dispatch waits for another place; None if this process can execute it."""
+        """Return a reason if the dispatch waits for another place, or None if this process executes it."""
         place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None

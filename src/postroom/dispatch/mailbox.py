@@ -1,8 +1,8 @@
 """The mailbox, which durably accepts work for conversations and executes one run per thread at a time.
 
-To follow a submission, read the modules in this order: `submission` checks and plans it, and stores the run
-with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery` handles
-unfinished work.
+To follow a submission, read the modules in this order: `submission` checks and plans the request, and stores
+the run with its dispatch. `worker` claims and executes the run, `completion` writes its end, and `recovery`
+handles unfinished work.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -56,8 +56,8 @@ class Mailbox:
     """A durable queue of runs, with the executor and the stores that it uses.
 
     `async with Mailbox(...) as mailbox:` first recovers unfinished work and starts the background rounds; at
-    its end it drains the mailbox. Without this block, call `start_lifecycle`, because otherwise no due,
-    unfinished or expired work is found, and call `aclose` at the end.
+    its end it drains the mailbox. If you do not use `async with`, call `start_lifecycle`, because otherwise
+    no due, unfinished or expired work is found, and call `aclose` at the end.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -82,7 +82,7 @@ class Mailbox:
             InvalidRecord: The consumer id or the origin of the events is blank.
         """
         _refuse_other_place(executor, stores)
-        random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
+        random = random or Random()  # noqa: S311 - spreads retries; not a secret
         self.new_id = new_id = time_ordered_ids(stores.clock, random)
         self.consumer_id = consumer_id = f"mailbox-{new_id()}" if consumer_id is None else consumer_id
         if not consumer_id.strip():
@@ -151,7 +151,7 @@ class Mailbox:
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
-            the state of its thread.
+                the state of its thread.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
             QueueFull: The thread already has the maximum number of pending messages or queued runs.
             DedupeKeyInUse: An open dispatch of the thread already has the key.
@@ -517,7 +517,7 @@ class Mailbox:
 
     @property
     def runtime_event_capture(self) -> Capture | None:
-        """The rules for storing the events of executions; None if no events are stored."""
+        """The rules for storing the events of executions, or None if no events are stored."""
         return self._core.capture
 
     # The single steps of a submission, for code that builds on them.
@@ -549,7 +549,7 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry to which a run is pinned; None if no registry is attached.
+        """Return the registry to which a run is pinned, or None if no registry is attached.
 
         Raises:
             InternalError: The pin names no registry.

@@ -150,7 +150,7 @@ class MailboxMetrics:
         return [item.collect() for item in self._number_metrics()]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the value of one metric; 0 if it was never recorded.
+        """Return the value of one metric, or 0 if it was never recorded.
 
         Raises:
             InvalidArgument: No metric has this name, or it has other labels.

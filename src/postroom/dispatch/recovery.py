@@ -278,7 +278,7 @@ class Rounds:
         self._is_held_up = False
         """Whether due work could not be started, so that an immediate retry could not start it either."""
         self._due_at: int | None = None
-        """When the next delayed run is due, in milliseconds since the epoch, as the last poll found."""
+        """The time when the next delayed run is due, in milliseconds since the epoch, from the last poll."""
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
@@ -287,8 +287,8 @@ class Rounds:
         The poll also finds claims of this process that it does not execute, and releases them.
 
         Claims of exited processes count as due work, too. If the clock was set back since the last round,
-        short delays and leases are moved to keep their length. Otherwise, a run that is due in 5 s could wait
-        for hours.
+        short delays and leases are moved to keep their length. Without the move, a run that is due in 5 s
+        could wait for hours.
         """
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -328,7 +328,7 @@ class Rounds:
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets prevent from starting, many in one change; return their number.
 
-        Thousands of threads may wait for a used-up budget; separately, each would need a change of its own to
+        Thousands of threads may wait for a used-up budget; one by one, each would need a separate change to
         be held. The method also returns the threads that wait for other runs of their budget to end.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
@@ -510,7 +510,7 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the first window of a budget ends that holds a run or asks; None if there is none."""
+    """Return when the first window of a budget ends that holds a run or asks, or None if there is none."""
     requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*requested_untils, *(() if held is None else (held,))), default=None)
@@ -548,7 +548,7 @@ class Lifecycle:
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
         """Recover unfinished work, then start the rounds; return when both are done.
 
-        If the rounds already run, nothing happens.
+        If the rounds have already been started, this method does nothing.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.

@@ -9,9 +9,9 @@ If the database is unavailable, the output is stored later. If the execution end
 available again, the output in memory is lost. Delayed or lost output is logged once per outage. The answer of
 a run is stored when the run ends.
 
-`Capture` selects the events to store. These events are first kept in memory, and then written together with
-the run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
-waits for stored events.
+`Capture` selects the events to store. Selected events are first kept in memory, and then written together
+with the run's next checkpoint: a step and its events become durable together, or not at all. The live stream
+never waits for stored events.
 """
 
 import asyncio
@@ -412,7 +412,7 @@ class _Gathered:
         await self._inner.emit(event)
 
     def next(self) -> CanonicalEventDraft | None:
-        """Return the next event to store; None if there is none."""
+        """Return the next event to store, or None if there is none."""
         if not self._waiting:
             self.has_some.clear()
             return None
@@ -460,7 +460,7 @@ class _Gathered:
 
 
 def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
-    """Return the stored form of a tool call, its end, or a model call; None for every other event."""
+    """Return the stored form of a tool call, its end, or a model call, or None for every other event."""
     if isinstance(event, ToolCallReady):
         return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
     if isinstance(event, ToolCallDone):
@@ -506,7 +506,7 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
 
 
 def said(event: CanonicalEvent) -> str:
-    """Return the output text of an event; "" for events without output."""
+    """Return the output text of an event, or "" for events without output."""
     if event.event_kind == RESET:
         return f"\n[{event.payload.get('reason', '')}]\n"
     return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""

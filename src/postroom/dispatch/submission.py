@@ -342,7 +342,7 @@ class Prepared(Record, frozen=True, kw_only=True):
     queued_at: int
     """The time at which the dispatch was queued, as stored.
 
-    It is later than the times of all earlier work on the thread, even if other servers' clocks are ahead.
+    The time is later than those of all earlier work on the thread, even if other servers' clocks are ahead.
     """
     joins: RunDispatch | None = None
     """The queued dispatch that executes this submission, too."""
@@ -355,7 +355,7 @@ class Prepared(Record, frozen=True, kw_only=True):
     that prevented the claim.
     """
     gave_way: GaveWay | None = None
-    """The work that ended so that this submission can start; None if its policy ends nothing."""
+    """The work that ended so that this submission can start, or None if its policy ends nothing."""
 
     @property
     def run_id(self) -> str:
@@ -364,7 +364,7 @@ class Prepared(Record, frozen=True, kw_only=True):
 
     @property
     def dispatch_id(self) -> str:
-        """The id of the dispatch that executes the request; "" if there is none."""
+        """The id of the dispatch that executes the request, or "" if there is none."""
         return self.run.dispatch_id or ""
 
     @property
@@ -374,7 +374,7 @@ class Prepared(Record, frozen=True, kw_only=True):
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the thread's open or latest run if it waits for input; None otherwise."""
+    """Return the thread's open or latest run if it waits for input, or None otherwise."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -383,13 +383,13 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run, which it does not if it answers no question."""
+    """Return whether a request resumes a waiting run; it does not if it answers none of its questions."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
 
 def boundary_of(request: RunActivation) -> Boundary | None:
-    """Return the boundary at which a request reads pending messages; None if it reads none."""
+    """Return the boundary at which a request reads pending messages, or None if it reads none."""
     return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
 
 
@@ -440,7 +440,7 @@ def selected_messages(
     return tuple(entry.message for entry in taken), waited
 
 
-def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name
+def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
     request: RunActivation,
     state: ThreadState,
     *,
@@ -671,12 +671,12 @@ class Submission:
     is_now: bool = False
     """Whether a caller waits for the run.
 
-    If so, the dispatch is claimed at once, or nothing is written.
+    For a waiting caller, the dispatch is claimed at once, or nothing is written.
     """
     is_queued: bool = True
     """Whether a dispatch is stored together with the run."""
     queue_cap: int | None = None
-    """Maximum number of queued dispatches on the thread; None means no limit."""
+    """Maximum number of queued dispatches on the thread, or None for no limit."""
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for a claim."""
     run_id: str = ""
@@ -684,9 +684,9 @@ class Submission:
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
-    """The pin of a new run, or the error if it has none; None if the executor was not asked yet."""
+    """The pin of a new run, or the error if it has none, or None if the executor was not asked yet."""
     prepared: Prepared | None = None
-    """The rows that were written; None if the messages are now pending."""
+    """The rows that were written, or None if the messages are now pending."""
     wakes: bool = False
     """Whether the messages are pending, and the active run reads them at its next step."""
     looks_again: bool = False
@@ -750,9 +750,9 @@ class Submissions:
     ) -> MailboxSubmitResult:
         """Queue work; `strategy` decides what happens if the thread is busy.
 
-        `first` is called before it in the same transaction, unless an active run accepts the messages. If a
-        request contains only decisions, they are stored for the active run, no matter which process executes
-        it. The run receives the decisions during its execution, or when it next waits or restarts.
+        `first` is called in the same transaction, before the work is stored, unless an active run accepts the
+        messages. If a request contains only decisions, they are stored for the active run of any process. The
+        run receives the decisions during its execution, or when it next waits or restarts.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
@@ -1092,7 +1092,7 @@ class Submissions:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
     async def _replace_active(self, active: RunDispatch, submission: Submission) -> Prepared | None:
-        """Stop an active run and store a submission that ends it; return None if the run does not stop.
+        """Replace an active run by a submission; return None if the run does not stop.
 
         If the submission is rejected nevertheless, the run continues at once. If the store fails, the run
         continues after `PLACE_KEPT_MS`.
@@ -1578,7 +1578,7 @@ class Submissions:
     ) -> Claimed | Held | None:
         """Claim the next dispatch of the thread.
 
-        If a caller waits (`is_now`) and the request joined a queued dispatch, claim this dispatch instead.
+        If a caller waits (`is_now`) and the request joined a queued dispatch, claim the joined dispatch.
         """
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
@@ -1742,9 +1742,8 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a run may resume with its new answers, in milliseconds since the epoch.
 
     An answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest delay. Only answers to its current questions count. Without an
-    earlier answer to one of these questions, the queued dispatch is due at the question's timeout, which is
-    ignored.
+    once, so it resumes after the longest delay. Only answers to its current questions count. If there was no
+    earlier answer, the queued dispatch is due at a question's timeout, which is ignored.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own

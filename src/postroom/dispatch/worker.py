@@ -96,7 +96,7 @@ from postroom.stores.store import Transaction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingInput:
-    """The pending messages of a thread, as they are available to one run."""
+    """The pending messages of a thread that one run can read."""
 
     core: Core
     events: ServerEvents
@@ -242,7 +242,7 @@ class Slots:
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or wait in the queue; return whether a slot was taken. The tenant '' is unknown.
+        """Take a slot, or wait in the queue; return whether a slot was taken. An empty tenant means unknown.
 
         Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
@@ -407,11 +407,11 @@ class Dispatcher:
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
-        """Whether new work is claimed; False while the mailbox drains."""
+        """Whether new work is claimed, or False while the mailbox drains."""
         self.is_polled = False
         """Whether the due work of all threads is polled.
 
-        If so, this process need not look for work when a slot becomes free.
+        With such a poll, this process need not look for work when a slot becomes free.
         """
         self.failed_claims = 0
         """The number of claims that have failed in a row."""
@@ -493,7 +493,7 @@ class Dispatcher:
     def look_for_unexecuted(self) -> None:
         """Start a task that releases claims of this process without an execution.
 
-        Such a claim exists if the store's reply to the claim was lost.
+        A claim has no execution if the store's reply to the claim was lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -537,7 +537,7 @@ class Dispatcher:
     ) -> bool:
         """Reserve the thread's worker and a slot for a claim; return False if either is taken.
 
-        The method runs without a pause, so no other task can take them meanwhile.
+        The method never awaits, so no other task can take them in between.
 
         Without `has_turn`, the thread gets no slot while older work waits for one.
         """
@@ -579,10 +579,10 @@ class Dispatcher:
         )
 
     def _asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return the request to claim the thread's next dispatch; None if other threads come first.
+        """Return the request to claim the thread's next dispatch, or None if other threads come first.
 
-        If all slots are taken, a busy thread keeps its slot for a limited time. Then it yields to work
-        that this process does not know: delayed work, and work that other processes queued.
+        If all slots are taken, a busy thread keeps its slot for a limited time. After that time, the thread
+        yields to work that this process does not know: delayed work, and work that other processes queued.
         """
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
@@ -693,7 +693,7 @@ class Dispatcher:
     async def ends_are_stored(self) -> None:
         """Wait, for 2 to 102 ms, until the runs whose ends are being stored have freed their slots.
 
-        Short runs that start together also end together, so that their slots can be filled by one commit.
+        Short runs that start together also end together, so one commit can fill their slots again.
         """
         await asyncio.sleep(_TOGETHER_S)
         if self._ending:
@@ -999,7 +999,7 @@ class Dispatcher:
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that this process does not execute; do nothing if another one owns it.
+        """Release a claimed dispatch that this process does not execute; do nothing if another process does.
 
         Only an execution that `failed` counts as an attempt. If the store fails, a later poll releases the
         dispatch.
@@ -1212,7 +1212,7 @@ class _Held:
     """Wraps an executor's work in an awaitable that pauses while the claim is uncertain.
 
     A process that was frozen or disconnected may continue at any point of its work, although another process
-    may have claimed the work meanwhile. Therefore the claim is checked before each step.
+    may already have claimed the work. Therefore the claim is checked before each step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:

@@ -27,7 +27,7 @@ class Watch:
         self.told = asyncio.Event()
         """An event that is set when the run ends, or when the waiter should read the database."""
         self.run: RunRecord | None = None
-        """The ended run; None while the run is open."""
+        """The ended run, or None while the run is open."""
 
 
 class Ends(RunEffects):

@@ -92,7 +92,7 @@ class RunEvent:
 
     @property
     def question_id(self) -> str:
-        """The id that `RunHandle.answer` requires for a `question` event; "" for every other event."""
+        """The id that `RunHandle.answer` requires for a `question` event, or "" for every other event."""
         is_question = self.type == "question" and isinstance(self.data, dict)
         return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
 
@@ -149,7 +149,7 @@ class RunHandle:
     async def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
         """Return the answer of the run as text or, if `type` is given, as a value of that type.
 
-        `timeout` is a number of seconds or a timedelta; None means no limit. With 0 or less, the call returns
+        `timeout` is a number of seconds, a timedelta, or None for no limit. With 0 or less, the call returns
         the answer of a run that has ended, and does not wait for an open run.
 
         If the database is unavailable, the call waits for it.
@@ -450,7 +450,7 @@ def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
 
 
 def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
-    """Return the state of a run; for an open run, the dispatch tells whether it is running or queued."""
+    """Return the state of a run; for an open run, the dispatch shows whether it is running or queued."""
     if row is not None and row.status is RunDispatchStatus.CLAIMED:
         return State.RUNNING
     if row is not None and row.status is RunDispatchStatus.QUEUED:

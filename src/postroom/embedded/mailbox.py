@@ -57,7 +57,7 @@ _MINIMUMS: Final = {
 } | dict.fromkeys(_BOUNDS_OF_A_THREAD, 1)
 """The minimum values of settings; a mailbox with lower values could not accept or execute work.
 
-A lease must be long, because the run is stopped if a renewal takes longer than a third of the lease.
+`lease_ms` has a minimum, because a run is stopped if the renewal takes longer than a third of its lease.
 """
 _AT_ONCE: Final = 100
 """Number of items that are checked, in a few milliseconds, before other tasks of the event loop can run."""
@@ -129,7 +129,7 @@ class Mailbox:
             tasks.start(mailbox.schedules.kept.serve(), name="schedules")
             yield mailbox
 
-    async def enqueue(  # noqa: PLR0913 - what can be chosen, by name
+    async def enqueue(  # noqa: PLR0913 - the options, by name
         self,
         thread: str,
         content: object,
@@ -277,7 +277,7 @@ class Mailbox:
         ]
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
-        """Return the id of the run that has the message with this id as input; None if no run has it yet.
+        """Return the id of the run that has the message with this id as input, or None if no run has it yet.
 
         Raises:
             IdempotencyConflict: The run was enqueued with this key but different content.
@@ -384,7 +384,7 @@ def _refuse_other_config(config: object, *, is_worker: bool) -> None:
         raise ConfigError(f"{name} must be at least {least}, not {value}", value=str(value), remedy=remedy)
 
 
-def queue_over(  # noqa: PLR0913 - every part by name
+def queue_over(  # noqa: PLR0913 - its parts, by name
     stores: Stores,
     work: Function | RunDispatchExecutor | None,
     live: LiveChannels | None,
@@ -463,7 +463,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
             refuse_malformed_address(url)
         except ValueError as error:
             raise ConfigError("the PostgreSQL URL is malformed", remedy=str(error)) from error
-        import postroom.stores.postgres.live  # noqa: F401 - it reads files, which this thread may
+        import postroom.stores.postgres.live  # noqa: F401 - it reads files, and this thread may block
         from postroom.stores.postgres.store import PostgresStore
 
         return PostgresStore.open(url, schema=schema, clock=clock)

@@ -98,7 +98,7 @@ class Answer:
     timed_out: bool = False
     """Whether the timeout passed without an answer.
 
-    If so, `text` is empty and `approved` is None, because silence never counts as approval.
+    After a timeout, `text` is empty and `approved` is None, because silence never counts as approval.
     """
     choice: str = ""
     """The chosen answer, if the question had choices."""
@@ -121,10 +121,10 @@ class Answer:
 def is_awaited(work: object) -> bool:
     """Return whether a call of this function must be awaited.
 
-    This is the case for a coroutine function, a `partial` of one, and an object with an async `__call__`.
+    Calls of a coroutine function, a `partial` of one, and an object with an async `__call__` must be awaited.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
-        getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
+        getattr(type(work), "__call__", None)  # noqa: B004 - the object's `__call__` may be a coroutine function
     )
 
 
@@ -303,7 +303,7 @@ class Run:
         choices: Sequence[str] = (),
         form: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """Ask a person and return the answer; meanwhile the run waits without occupying a worker.
+        """Ask a person and return the answer; until then, the run waits without occupying a worker.
 
         When the answer arrives, the function starts again from the beginning, so put earlier work into steps.
         A question is identified by its `name` or, without a name, by its text; questions with the same text
@@ -575,7 +575,7 @@ class FunctionExecutor(RunDispatchExecutor):
                     counted=memory.counted,
                 )
         except Exception:
-            await run._keep_spending()  # noqa: SLF001 - no part of what a function may call
+            await run._keep_spending()  # noqa: SLF001 - not part of the interface of functions
             raise
         if memory.is_suspended:
             raise ExecutorMisbehaved(

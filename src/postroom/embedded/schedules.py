@@ -75,7 +75,7 @@ class RunSchedules:
         self.kept = Schedules(stores.store, {RUN: RunTarget(queue)})
         self._handle = handle
 
-    async def add(  # noqa: PLR0913 - what can be chosen, by name
+    async def add(  # noqa: PLR0913 - the options, by name
         self,
         name: str,
         thread: str,

@@ -1,1 +1,1 @@
-"""Executors that run agents outside the runtime: one folder for each kind."""
+"""Executors that run agents outside postroom's own agent loop; each kind has its own folder."""

@@ -1,7 +1,7 @@
-"""Speaks JSON-RPC 2.0 with a program, one JSON object per line. Output that breaks the protocol is an error.
+"""Speaks JSON-RPC 2.0 with a program, one JSON object per line; other output is an error.
 
-`Peer` does no I/O. The memory of a peer is bounded, because it holds only one line and its own open requests.
-ACP agents and the app-server of Codex speak this protocol.
+`Peer` does no I/O. The memory of a peer is limited, because it holds only one line and its own open requests.
+ACP agents and the app-server of Codex use this protocol.
 """
 
 import json
@@ -13,9 +13,9 @@ from postroom.contracts.messages import Json, storable
 from postroom.executors.processes.output import ERRORS_KEPT, MIN_LINE_BYTES, Tail
 
 MAX_NOISE: Final = 1_000
-"""Maximum number of lines that are skipped because they are not JSON.
+"""Maximum number of lines without JSON that are skipped.
 
-Some agents print text between the messages of the protocol.
+Some agents print text between protocol messages.
 """
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -24,12 +24,12 @@ _FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ProtocolFault(Exception):
-    """Raised for output that breaks the protocol; the text describes the fault and contains no secrets."""
+    """Raised for output that violates the protocol; the text describes the fault, but no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error that the program returned; `text` is its message."""
+    """An error that the program returned; `text` is the error's message."""
 
     code: int
     text: str
@@ -37,7 +37,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The program's answer to a request from this side."""
+    """The program's answer to a request."""
 
     method: str
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request from the program, which waits for an answer."""
+    """A request from the program, which expects an answer."""
 
     id: int | str
     method: str
@@ -62,12 +62,12 @@ class Told:
 
 
 class Peer:
-    """This side of the connection to a program."""
+    """The server's end of a JSON-RPC connection to a program."""
 
     def __init__(
         self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = MIN_LINE_BYTES
     ) -> None:
-        """Store the function that sends an object as a line; `longest_line` limits input lines, in bytes."""
+        """Create the connection; `say` sends an object as a line, `longest_line` limits input in bytes."""
         self._send = say
         self._longest = longest_line
         self._line = bytearray()
@@ -75,10 +75,10 @@ class Peer:
         self._asked: dict[int, str] = {}
         self._next = 0
         self.noise = Tail(ERRORS_KEPT)
-        """The end of the output that was not part of the protocol."""
+        """The end of the output that did not belong to the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a request. A later call of `heard` or `read` returns the answer."""
+        """Send a request; a later call of `heard` or `read` returns the answer."""
         self._asked[self._next] = method
         self._say({"id": self._next, "method": method, "params": params})
         self._next += 1
@@ -99,10 +99,10 @@ class Peer:
         self._send({"jsonrpc": "2.0", **message})
 
     def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
-        """Process a piece of output, and yield the messages that it completes.
+        """Process a piece of output, and yield the messages that are now complete.
 
         Raises:
-            ProtocolFault: The output breaks the protocol; later output cannot be read either.
+            ProtocolFault: The output violates the protocol, and later output cannot be read either.
         """
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
@@ -135,11 +135,10 @@ class Peer:
         return self.read(message)
 
     def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
-        """Convert a JSON object to a message of the protocol.
+        """Convert a JSON object to a protocol message.
 
         Raises:
-            ProtocolFault: The object is not a message of the protocol, or answers a request that was never
-                sent.
+            ProtocolFault: The object is not a protocol message, or answers a request that was never sent.
         """
         if "method" in message:
             method, params, id = message["method"], message.get("params"), message.get("id")

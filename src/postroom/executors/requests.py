@@ -1,4 +1,4 @@
-"""Prepares the identity, the prompt and the files of a run for its executor, from the run's request."""
+"""Returns the identity, the prompt and the files of a run, for its executor."""
 
 import asyncio
 import shutil
@@ -20,13 +20,13 @@ from postroom.ports import PendingBoundary, RunControl
 
 
 def prompt_of(activation: RunActivation) -> str:
-    """Return the prompt of the run: the texts of its messages, separated by blank lines.
+    """Return the prompt of a run: the texts of its messages, separated by blank lines.
 
-    If a caller gives context for the conversation, it is placed before the caller's message.
+    If the calling program sent context, it is placed before the program's message.
 
     Raises:
         InvalidActivation: The messages contain no text.
-        InvalidArgument: The caller asks for something that only models can do.
+        InvalidArgument: The caller requests something that only models can do.
     """
     texts = [text for message in activation.messages for text in _told(message) if text.strip()]
     if not texts:
@@ -57,7 +57,7 @@ def _told(message: Message) -> tuple[str, ...]:
 
 _LOG = get_logger(__name__)
 OUTBOX: Final = "POSTROOM_OUTBOX"
-"""The environment variable that names the folder for files to send."""
+"""The environment variable with the path of the folder for files to send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +65,14 @@ class FileRoom:
     """The files of a run, as its program sees them."""
 
     activation: RunActivation
-    """The run's request, whose messages contain the names of their files."""
+    """The request of the run; its messages contain the names of their files."""
     variables: dict[str, str]
     received: tuple[tuple[ChatFile, Path], ...] = ()
     outbox: Path | None = None
     files: RunFiles | None = None
 
     async def send(self) -> None:
-        """Store the files that the program left to be sent, in the order of their names.
+        """Store the files that the program wants to send, ordered by name.
 
         Symbolic links and folders are ignored.
 
@@ -94,10 +94,10 @@ class FileRoom:
 async def file_room(
     activation: RunActivation, files: RunFiles | None, folder: Path
 ) -> AsyncIterator[FileRoom]:
-    """Create the private folder for the files of a run, and remove it after the block.
+    """Create the private folder for the files of a run, and remove it when the context ends.
 
     Raises:
-        ServerUnavailable: A file could not be fetched at the moment.
+        ServerUnavailable: A file could not be fetched now.
     """
     if files is None:
         yield FileRoom(activation=activation, variables={})
@@ -130,7 +130,7 @@ class _Copies:
         self._told: dict[str, Message] = {}
 
     async def told(self, message: Message) -> Message:
-        """Copy the files of a message to the folder, and return the message with the files' names added."""
+        """Copy the files of a message to the folder, and return the message with the files' names."""
         cached = self._told.get(message.id or "")
         if cached is not None:
             return cached
@@ -157,7 +157,7 @@ class _Copies:
 
 
 class _PendingWithFiles:
-    """The pending messages for an active run, each with the names of its files added."""
+    """The pending messages for an active run, with the names of their files added."""
 
     def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
         self._within = within
@@ -177,7 +177,7 @@ class _PendingWithFiles:
 
 
 async def without_files(activation: RunActivation) -> RunActivation:
-    """Return the request for an agent that gets no files: each file is listed as not delivered."""
+    """Return the request for an agent that gets no files, with a note for each file."""
     control = activation.control
     if not isinstance(control, RunControl) or control.files is None:
         return activation
@@ -205,7 +205,7 @@ def _saying(message: Message, lines: Sequence[str]) -> Message:
 
 
 def _make_folders(folder: Path, inbox: Path, outbox: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # remove the files that an earlier execution of the run left
+    shutil.rmtree(folder, ignore_errors=True)  # remove files from an earlier execution of the run
     for directory in (folder, inbox, outbox):
         directory.mkdir(mode=0o700, parents=True)
 

@@ -31,7 +31,7 @@ class LengthUnit(StrEnum):
     """Bytes in UTF-8. A code point counts one to four times."""
 
     def measure(self, text: str) -> int:
-        """Return the length of the text in this unit; a lone surrogate counts as one character."""
+        """Return the length of the text in this unit. A lone surrogate counts as one character."""
         match self:
             case LengthUnit.CHARACTERS:
                 return len(text)

@@ -624,7 +624,7 @@ class Command:
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return the notice that refuses the words after a command; None if the command accepts them."""
+        """Return the notice that refuses the words after a command, or None if the command accepts them."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None

@@ -36,7 +36,7 @@ DEFAULT_AGENT = "default"
 PERSON = "human:"
 """The prefix of the address of a person who answers in place of an agent."""
 CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
-"""The names of a route's conditions; the last two are conditions on the text of the message."""
+"""The names of a route's conditions. The last two are conditions on the text of the message."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
 _WORDS = ("mention", "pattern")
 _MINUTE = timedelta(minutes=1)
@@ -156,7 +156,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     api_key: Secret | None = None
     home_channel: HomeChannel | None = None
     allow: Mapping[Line, PersonRole] = {}
-    """The role of each person who may write, keyed by the platform's stable user id; `*` means everybody."""
+    """The role of each person who may write, keyed by the platform's stable user id. `*` means everybody."""
     reactions: bool | None = None
     """Whether messages to be answered get a "seen" reaction. If None, only messages in groups get one."""
     busy: Mode | None = None
@@ -194,7 +194,7 @@ class BusyConfig(Table, frozen=True, kw_only=True):
 
     mode: Mode = BusyPolicy.QUEUE
     max_waiting: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """Maximum number of messages that wait in one session; further messages are refused."""
+    """Maximum number of messages that wait in one session. Further messages are refused."""
 
 
 class DeliveryConfig(Table, frozen=True, kw_only=True):
@@ -305,7 +305,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     """
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
-    """Maximum size in bytes of each kind of file. A kind is the first half of a MIME type; 0 refuses it."""
+    """Maximum size in bytes of each kind of file. A kind is the first half of a MIME type. 0 refuses it."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
     """A program that scans each received or sent file. An exit code other than 0 refuses the file."""
     drain: Duration = timedelta(seconds=30)
@@ -319,20 +319,20 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
     platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
-    """The agents that are not models, by their names in routes; the key None means `[agent]`."""
+    """The agents that are not models, by their names in routes. The key None means `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = {}
-    """The models that /model offers, keyed by agent; the key None means `[agent]`."""
+    """The models that /model offers, keyed by agent. The key None means `[agent]`."""
     own_models: Mapping[str | None, str] = {}
-    """The model of each agent in chats that have not chosen a model; the key None means `[agent]`."""
+    """The model of each agent in chats that have not chosen a model. The key None means `[agent]`."""
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     routes: tuple[Route, ...] = ()
     """The routes, which choose an agent for each message.
 
-    The first matching route decides; if none matches, `[agent]` answers.
+    The first matching route decides. If none matches, `[agent]` answers.
     """
     state_dir: Path | None = None
-    """The folder of the status file and of the locks on bot tokens; None if these files are not written."""
+    """The folder of the status file and of the locks on bot tokens, or None if there are no such files."""
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
         """Return the platforms to connect."""
@@ -367,7 +367,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that can answer a sender in a chat, depending on the text; None means `[agent]`."""
+    """Return the agents that can answer a sender in a chat, depending on the text. None means `[agent]`."""
     fields: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
@@ -383,10 +383,7 @@ def short_name(agent: str) -> str:
 
 
 def chat_names(agents: Iterable[str]) -> dict[str, str]:
-    """Return the name that a chat shows for each agent.
-
-    This is the short name, or the whole name if two agents have the same short name.
-    """
+    """Return the name that a chat shows for each agent, which is its short name if that is unique."""
     names = list(agents)
     shared = Counter(map(short_name, names))
     return {name: short_name(name) if shared[short_name(name)] == 1 else name for name in names}

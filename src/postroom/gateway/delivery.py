@@ -56,8 +56,8 @@ _LOOKED_AGAIN_MS = 300_000
 class ReplyAddress:
     """The chat to which a message is sent, and the inbound messages that it answers.
 
-    For a question, these are the messages that its run has read. `files` are the files of the run, which are
-    sent after the reply.
+    A question answers the messages that its run has read. `files` are the files of the run, which are sent
+    after the reply.
     """
 
     source: SessionSource
@@ -74,7 +74,7 @@ class OutgoingMessage:
     """
 
     key: str
-    """The permanent key of the text. The dedupe keys of the parts are derived from it."""
+    """The permanent key of the text. The dedupe keys of the parts are derived from this key."""
     address: ReplyAddress
     parts: list[str] = field(default_factory=list)
     sent: int = 0
@@ -91,7 +91,7 @@ class OutgoingMessage:
     marks_step: bool = False
     """Whether an earlier attempt may already have delivered the next file or card."""
     details: dict[str, Json] = field(default_factory=dict)
-    """Details that the channel gets with the last part; see `Metadata`."""
+    """Details that the channel gets with the last part. See `Metadata`."""
     is_under_way: bool = False
     """Whether a part is being sent.
 
@@ -99,7 +99,7 @@ class OutgoingMessage:
     """
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
-        """Send the remaining parts; stop at the first refused part."""
+        """Send the remaining parts. Stop at the first refused part."""
         result = SendResult.sent()
         tries = 0
         if self.is_under_way:
@@ -242,10 +242,10 @@ class Delivery:
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row; if that fails, return when to retry, or that the row is a dead letter.
+        """Deliver a row. If the delivery fails, return when to retry, or that the row is a dead letter.
 
         Raises:
-            StoreError, ChannelError: The outcome could not be stored; the row is delivered again.
+            StoreError, ChannelError: The outcome could not be stored. The row is delivered again.
         """
         [row] = rows
         try:
@@ -343,7 +343,7 @@ class Delivery:
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return the adapter through which a reply is sent to a chat.
 
-        In linked chats, this may be another channel than the one in the name of the thread.
+        In linked chats, the channel of the adapter may differ from the channel in the thread's name.
         """
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
@@ -385,7 +385,7 @@ class Delivery:
     async def _send_files(
         self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
-        """Send the files after a text; tell the chat about each refused file.
+        """Send the files after a text. Tell the chat about each refused file.
 
         The progress is stored before the next file is sent, so at most one file is sent twice after a crash.
         """
@@ -424,7 +424,7 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Prepare the text of a reply for sending; the text replaces a draft that this adapter shows.
+        """Prepare the text of a reply for sending. The text replaces a draft that this adapter shows.
 
         On a channel that can edit messages, the text before a question is a message of its own, and stays. On
         other channels, the first card begins with this text. A text that an earlier card of one of these
@@ -497,8 +497,8 @@ class Delivery:
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
         """Send a card for each question after the text, and store the ids of the cards.
 
-        A run that has received one of several answers asks the other questions again. Their cards are still
-        shown, and are not sent again.
+        A run that has received one of several answers asks the other questions again. The cards of these
+        questions are still shown, and are not sent again.
         """
         source, result = outgoing.address.source, SendResult.sent()
         cards = await self._cards(reply.thread_id)
@@ -626,7 +626,7 @@ def _digest_of_text(reply: Reply) -> str:
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
-    """Return the settings of a session with another card; remove the oldest cards if there are too many."""
+    """Return the settings of a session with another card. Remove the oldest cards if there are too many."""
     cards = list(settings.get("cards", {}).items())[1 - _MAX_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 
@@ -653,9 +653,9 @@ class MailOutbox:
     ) -> None:
         """Store a message for a chat in an open transaction.
 
-        The message will be delivered, or its loss will be reported. Its files are sent after it, and the chat
-        gets a notice about each file that cannot be sent. A repeated call has no effect. With `keeps_quiet`,
-        the message is sent after the chat's quiet hours.
+        The message will be delivered, or its loss will be reported. The files are sent after the text, and
+        the chat gets a notice about each file that cannot be sent. A repeated call has no effect. With
+        `keeps_quiet`, the message is sent after the chat's quiet hours.
 
         Raises:
             IdempotencyConflict: Another text has this key.

@@ -5,12 +5,12 @@
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until the caller reports its outcome with `done` or `failed`. Until then, no
-other step is returned.
+A returned step is in progress until the caller reports its outcome with `done` or `failed`. While a step is
+in progress, no other step is returned.
 
-A draft shows the beginning of the received text, and only grows. It never contains an unclosed fence or an
-incomplete fence line. When the draft fills one message, it stops growing, and the remaining text is sent with
-the final answer. The first part of the final answer may end at a better position than the draft.
+A draft shows the beginning of the received text, and only grows. A draft never contains an unclosed fence or
+an incomplete fence line. When the draft fills one message, it stops growing, and the remaining text is sent
+with the final answer. The first part of the final answer may end at a better position than the draft.
 """
 
 import re
@@ -30,7 +30,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 class Look:
     """A version of a draft to show in a chat.
 
-    `end` is the number of characters of the answer that the version shows. `is_full` is true if no more text
+    `end` is the number of the answer's characters that the version shows. `is_full` is true if no more text
     fits into the message.
     """
 
@@ -42,7 +42,7 @@ class Look:
 
 
 Step: TypeAlias = Look | None
-"""The version of a draft to show now; None if there is nothing to do."""
+"""The version of a draft to show now, or None if there is nothing to do."""
 
 
 class Draft:
@@ -67,7 +67,7 @@ class Draft:
         self._is_over = False
 
     def begin_again(self) -> None:
-        """Discard the received text, because another attempt begins; the chat still shows the old text.
+        """Discard the received text, because another attempt begins. The chat still shows the old text.
 
         The old text is replaced when the new attempt has written more text than the chat shows, or by the
         final answer.
@@ -87,7 +87,7 @@ class Draft:
         return self.step(now)
 
     def think(self, delta: str) -> None:
-        """Add the next piece of the reasoning; the next call of `step` shows it."""
+        """Add the next piece of the reasoning. The next call of `step` shows the piece."""
         self._thoughts.append(delta)
         self._length += len(delta)
 
@@ -118,7 +118,7 @@ class Draft:
         return self.step(now)
 
     def finish(self) -> bool:
-        """End the draft; return whether it can be edited into the answer.
+        """End the draft, and return whether it can be edited into the answer.
 
         If the draft cannot be edited into the answer, the answer must be sent as a new message.
         """
@@ -127,7 +127,7 @@ class Draft:
         return stands
 
     def left_ms(self, now: int) -> int | None:
-        """Return the milliseconds until a new version may be shown; None if there is too little new text."""
+        """Return the milliseconds until a new version may be shown, or None without enough new text."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
         if self._is_over or self._under_way is not None or is_full or few:

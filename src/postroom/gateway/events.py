@@ -58,7 +58,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarded:
-    """A forwarded text by another person; `author` is None if the platform does not name the author."""
+    """A forwarded text by another person. `author` is None if the platform does not name the author."""
 
     text: str = ""
     author: str | None = None
@@ -97,9 +97,9 @@ class MessageEvent:
     addressed: bool = True
     """Whether the message is addressed to the bot: it is a direct message, a reply, or mentions the bot."""
     inbound_id: int | None = None
-    """The number of the stored message; None before it is stored."""
+    """The number of the stored message, or None before it is stored."""
     revision: int = 1
-    """The version of the message that this event contains; each edit increases it."""
+    """The version of the message that this event contains. Each edit increases the version."""
     handed_over: bool = False
     """Whether the message has been handed over to an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
@@ -197,10 +197,10 @@ class MessageEvent:
 
 
 class SendErrorKind(StrEnum):
-    """The reason why sending failed. It decides whether sending is retried.
+    """The reason why sending failed. The reason decides whether sending is retried.
 
     Temporary failures are retried. After `unknown`, the platform may have accepted the message in spite of
-    the failure. After all other failures, it has not.
+    the failure. After all other failures, the platform has not accepted the message.
     """
 
     TOO_LONG = "too_long"

@@ -100,7 +100,7 @@ class ChatFiles:
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
     async def scan(self, path: Path) -> str | None:
-        """Return why the scanner refuses a file; None if it accepts the file.
+        """Return why the scanner refuses a file, or None if it accepts the file.
 
         A file that cannot be scanned is refused.
         """
@@ -225,7 +225,7 @@ class FilesOfRun(RunFiles):
         return file
 
     async def _take(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
-        """Fetch and store a file; if the file cannot be fetched, store the reason."""
+        """Fetch and store a file. If the file cannot be fetched, store the reason."""
         stated_name, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
         file = ChatFile(
             thread_id=self._thread_id,
@@ -317,7 +317,7 @@ class FilesOfRun(RunFiles):
         return record
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return a file's transcript, or why there is none; None for both if files are not transcribed."""
+        """Return a file's transcript, or why there is none, or None for both if files are not transcribed."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:

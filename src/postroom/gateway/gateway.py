@@ -1,8 +1,8 @@
 """A running gateway: connects channels, delivers messages, recovers lost work, and stops gracefully.
 
-start: unfinished messages are handed over, then channels are connected, then messages are accepted
-in the meantime: the relay delivers; lost messages, old messages and failed channels are handled
-stop: no new messages are accepted, runs and answers get time to end, channels are disconnected
+start: unfinished messages are handed over, then channels are connected, then messages are accepted in the
+meantime: the relay delivers. Lost messages, old messages and failed channels are handled stop: no new
+messages are accepted, runs and answers get time to end, channels are disconnected
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Gateway:
 
         Without a `store`, people cannot schedule messages. With `leases`, several servers share the channels,
         and the server that holds a channel's lease connects the channel. With `speak`, answers are also
-        spoken in chats that have turned this on.
+        spoken in chats that have turned on speech.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -192,7 +192,7 @@ class Gateway:
         await self._write_status("running")
 
     async def stop(self) -> None:
-        """Stop the gateway; a second call does nothing. The mailbox is drained, but stays open."""
+        """Stop the gateway. A second call does nothing. The mailbox is drained, but stays open."""
         await self.intake.close()
         await self.runner.stop()
         if self._voices is not None:
@@ -304,7 +304,7 @@ class Gateway:
                     await self._relay.take_over(kind, target_name(adapter.platform.value, account))
 
     def _place_of_runs(self, source: SessionSource) -> str:
-        """Return the server that must execute the runs of a chat; "" if any server may.
+        """Return the server that must execute the runs of a chat, or "" if any server may.
 
         The server that has the channel executes the runs, because it shows drafts and fetches files.
         """
@@ -341,7 +341,7 @@ class Gateway:
         await self._run_queue.drain(timedelta(0))
 
     async def _wind_down(self) -> None:
-        """Wait up to `drain` for chat runs to end and deliver their answers; stop mail runs at once."""
+        """Wait up to `drain` for chat runs to end and deliver their answers. Stop mail runs at once."""
         loop = asyncio.get_running_loop()
         self._ends_at = loop.time() + self.config.drain.total_seconds()
         await self._run_queue.drain(self.config.drain, waits_for=is_chat)

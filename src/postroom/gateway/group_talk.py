@@ -1,7 +1,7 @@
 """Remembers group messages to nobody in particular, and adds them to the next message for an agent.
 
-Only a few messages of each group are kept. They are in memory, so a restart deletes them. Messages from
-people without access are not kept.
+Only a few messages of each group are kept. The messages are in memory, so a restart deletes them. Messages
+from people without access are not kept.
 """
 
 from collections import OrderedDict, deque

@@ -4,9 +4,9 @@
                           │ too many messages wait, or the busy policy lets none wait
                           └─▶ withdrawn and rejected; its sender gets the reason
 
-All of these steps are one transaction. If the session is idle, the same transaction stores the message and
-queues a run for it. The id of the pending message is derived from the inbound message, so a repeated handover
-has no effect.
+All steps of a handover are one transaction. If the session is idle, the same transaction stores the message
+and queues a run for it. The id of the pending message is derived from the inbound message, so a repeated
+handover has no effect.
 """
 
 from collections.abc import Callable, Iterable
@@ -118,7 +118,7 @@ class Handover:
         mode: BusyPolicy | None = None,
         activity: Activity | None = None,
     ) -> Admission:
-        """Hand over a message; with a `draft`, store the message in the same transaction.
+        """Hand over a message. With a `draft`, store the message in the same transaction.
 
         The transaction also stores the session's `activity`. A refused message stays open until its sender
         has been notified.
@@ -191,7 +191,7 @@ class Handover:
     def _position(
         self, tx: Transaction, inbound: InboundMessage, thread_id: str, mode: BusyPolicy
     ) -> Admission:
-        """Decide the admission of a message that did not start a run at once; withdraw a rejected message."""
+        """Decide the admission of a message that did not start a run at once. Withdraw a rejected message."""
         ids = [entry.pending_id for entry in tx.runs.messages.waiting(thread_id)]
         if inbound.thread_message_id not in ids:
             if inbound.status is InboundStatus.HANDED_OVER:  # a run read it before a crash
@@ -265,8 +265,8 @@ class Handover:
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
         """Update the text of an edited message in its thread.
 
-        A message that has not arrived there is updated when it arrives. Return False if a run has already
-        read the message.
+        A message that has not arrived in the thread is updated when it arrives. Return False if a run has
+        already read the message.
         """
         thread_id, source = inbound.thread_id, event.source
         if inbound.status is not InboundStatus.HANDED_OVER or thread_id is None or source is None:
@@ -282,7 +282,7 @@ class Handover:
         return True
 
     async def follow_deletion(self, inbound: InboundMessage, *, reason: str | None = None) -> bool:
-        """Withdraw a deleted message from its thread; return False if a run has read it."""
+        """Withdraw a deleted message from its thread, and return False if a run has read it."""
         move = InboundMove(status=InboundStatus.RETRACTED, reason=reason, since=inbound.status)
         if inbound.status is InboundStatus.HANDED_OVER and inbound.thread_id is not None:
             name = inbound.thread_message_id

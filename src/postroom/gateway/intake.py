@@ -92,7 +92,7 @@ class Intake:
     # Called by adapters.
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message durably, and queue it for the worker of its chat; ignore a known message.
+        """Store a message durably, and queue it for the worker of its chat. Ignore a known message.
 
         Raises:
             StoreError: The message could not be stored.
@@ -174,7 +174,7 @@ class Intake:
                 self._threads_answered.popitem(last=False)
 
     async def _route(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
-        """Return the source of a message with the agent that answers; None if no agent answers.
+        """Return the source of a message with the agent that answers, or None if no agent answers.
 
         If the agent chosen with /agent is no longer reachable, the choice is removed.
         """
@@ -276,7 +276,7 @@ class Intake:
         return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
-        """Return a stored message with its answer, if there is one; None if the message is unknown.
+        """Return a stored message with its answer, if there is one, or None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -309,7 +309,7 @@ class Intake:
         return [] if run is None or run.status is RunStatus.DONE else cards_of(run)
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Hide the answer to a message; the answer stays in the conversation.
+        """Hide the answer to a message. The answer stays in the conversation.
 
         Raises:
             StoreError: The change could not be stored.
@@ -320,7 +320,7 @@ class Intake:
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message; withdraw a message that no run has read.
+        """Cancel the run that answers a message. Withdraw a message that no run has read.
 
         The run is not cancelled if it also answers a background request, or a message for which
         `is_waited_for` returns true. Return False in that case, and if the message is already answered.
@@ -383,11 +383,11 @@ class Intake:
         return taken
 
     async def sweep(self) -> int:
-        """Hand over the messages that dead processes left over; return the number of these messages."""
+        """Hand over the messages that dead processes left over, and return the number of these messages."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Stop the workers and accept no more messages; stored messages stay stored.
+        """Stop the workers and accept no more messages. Stored messages stay stored.
 
         Callers that wait for a message to be stored get an error.
         """
@@ -406,7 +406,7 @@ class Intake:
         return taken
 
     async def _resume(self, message: InboundMessage) -> bool:
-        """Add a stored, waiting message to its chat's queue; return whether it is in the queue."""
+        """Add a stored, waiting message to its chat's queue, and return whether it is in the queue."""
         try:
             event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision

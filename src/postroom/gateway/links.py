@@ -1,4 +1,4 @@
-"""Links a person's direct chats: `/link` in one chat returns a code; `/link CODE` in another chat links both.
+"""Links a person's direct chats: `/link` in one chat returns a code. `/link CODE` in another chat links both.
 
     linked chats ─▶ one conversation for each agent, answered in the chat of each message
                  ─▶ messages of agents to the person go to the chat that is chosen with `/here`
@@ -79,7 +79,7 @@ class Links:
         return wording.linked(giver.address.name)
 
     async def unlink(self, source: SessionSource) -> str:
-        """Remove the links of a chat; return the reply.
+        """Remove the links of a chat, and return the reply.
 
         Raises:
             StoreError: The links could not be stored.
@@ -103,7 +103,7 @@ class Links:
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
         """Tell the chat in which a code was created that the code has been used.
 
-        A person who was tricked into giving away a code learns in this way that it was used.
+        So a person who was tricked into giving away a code learns that the code was used.
         """
         adapter = self._adapters.get(Platform(giver.platform))
         if adapter is None:

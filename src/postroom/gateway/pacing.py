@@ -20,9 +20,9 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.gateway.capabilities import Rate, RateLimits
 
 PATIENCE_MS = 2_000
-"""The longest wait for a turn. A caller whose turn comes later is told when to ask again."""
+"""The longest wait for a turn. A caller whose turn comes later gets the time at which to ask again."""
 KEPT_MS = 5_000
-"""How long a caller that was told to ask again keeps its place in the queue after its turn is due."""
+"""How long a caller that must ask again keeps its place in the queue after its turn is due."""
 UNTOLD_MS = 5_000
 """The pause after a refusal in which the platform gives no waiting time."""
 _MAX_SCOPES = 10_000
@@ -56,7 +56,7 @@ class _Scope:
     """The start and end of the pause that the platform has requested."""
 
     def used(self, now: int) -> list[int]:
-        """Return the end time of each call that still counts; `now` for a call in progress."""
+        """Return the end time of each call that still counts, or `now` for a call in progress."""
         per_ms = self.rate.per_ms if self.rate else 0
         while self.ended and not now - per_ms < self.ended[0] <= now:
             self.ended.popleft()
@@ -112,7 +112,7 @@ class Pacing:
         key: Hashable = None,
         gives_way: bool = False,
     ) -> AsyncIterator[Turn]:
-        """Wait up to `PATIENCE_MS` for a turn; make the call in the `with` block if `wait_ms` is 0.
+        """Wait up to `PATIENCE_MS` for a turn. Make the call in the `with` block if `wait_ms` is 0.
 
         `chat_id` is the chat to which the call sends a message, if it sends one. A caller that asks again
         with the same key keeps its place in the queue.

@@ -76,7 +76,7 @@ class People:
         self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
-        """Return the sender's role in this chat; None if there is none, or `learn` has not read it yet."""
+        """Return the sender's role in this chat, or None if there is none, or `learn` has not read it yet."""
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
         if source.user_id is None:
@@ -98,7 +98,7 @@ class People:
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:
-        """Return a code that lets an owner admit this stranger; None if the stranger must get no reply.
+        """Return a code that lets an owner admit this stranger, or None if the stranger must get no reply.
 
         Only direct messages get a code, if the configuration enables codes, and if the limit of requests is
         not reached.
@@ -120,7 +120,7 @@ class People:
         return code
 
     async def pair(self, platform: str, code: str, role: PersonRole = PersonRole.MEMBER) -> Person | None:
-        """Admit the person who got this code; return None if the code is unknown or has expired.
+        """Admit the person who got this code, and return None if the code is unknown or has expired.
 
         Raises:
             QueueFull: Too many wrong codes have been tried.
@@ -133,7 +133,7 @@ class People:
         return person
 
     async def shut_out(self, platform: str, user_id: str) -> bool:
-        """Remove a person's role; return False if there was none.
+        """Remove a person's role, and return False if there was none.
 
         Other processes stop using the role within half a minute.
         """

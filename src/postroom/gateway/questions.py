@@ -13,9 +13,10 @@ from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import QUESTION_NUMBER
+from postroom.contracts.waking import QUESTION_NUMBER, agent_of
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.replies import Question, asker_of, how_to_answer, question_of
+from postroom.gateway.config import DEFAULT_AGENT
+from postroom.gateway.replies import Question, agent_on, how_to_answer, is_chat, question_of
 from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
@@ -52,7 +53,7 @@ class Questions:
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def everywhere(self) -> AsyncIterator[tuple[str, Question, int | None]]:
-        """Yield the open questions of all agents, oldest runs first; snoozed questions come last.
+        """Yield the open questions of all agents, oldest runs first. Snoozed questions come last.
 
         Each question comes with its thread and the time until which it is snoozed. Runs are read page by
         page.
@@ -104,7 +105,7 @@ class Questions:
     ) -> Decided:
         """Answer the question on these threads whose number is the first word of `words`.
 
-        If `approved` is None, the remaining words are the answer; otherwise they are a comment. If
+        If `approved` is None, the remaining words are the answer. Otherwise, these words are a comment. If
         `everywhere` is true and these threads have no question with that number, the questions of all other
         agents are searched for the number.
 
@@ -112,7 +113,7 @@ class Questions:
         another question may be open. The reply then lists the open questions with their numbers.
 
         Raises:
-            StoreError: The answer could not be stored; the question stays open.
+            StoreError: The answer could not be stored. The question stays open.
         """
         open_questions = [
             (thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)
@@ -185,10 +186,10 @@ class Questions:
 
 
 def _name_for(source: SessionSource, asker: str) -> str:
-    """Return the name under which the answer of a chat's person to this agent is stored; "" if unknown.
+    """Return the name under which the answer of a chat's person to this agent is stored, or "" if unknown.
 
-    People choose their display names. One that is refused elsewhere, such as the name of the agent that asks,
-    is replaced by the platform's id.
+    People choose their display names. A display name that is refused elsewhere, such as the name of the agent
+    that asks, is replaced by the platform's id.
     """
     for name in filter(None, (source.user_name, source.user_id)):
         with suppress(InvalidArgument):
@@ -196,15 +197,23 @@ def _name_for(source: SessionSource, asker: str) -> str:
     return ""
 
 
+def asker_of(thread_id: str) -> str:
+    """Return the name of the agent whose runs on this thread ask questions; "" if it belongs to no agent."""
+    if is_chat(thread_id):
+        return agent_on(thread_id) or DEFAULT_AGENT
+    agent = agent_of(thread_id)
+    return "" if agent is None else agent[1]
+
+
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Pass an answer to the run that asked; return False if another answer arrived first.
+    """Pass an answer to the run that asked, and return False if another answer arrived first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 
     Raises:
-        StoreError: The answer could not be stored; the question stays open.
+        StoreError: The answer could not be stored. The question stays open.
     """
     if await run_queue.send_decision_live(question.run_id, question.call_id, decision):
         return True

@@ -44,7 +44,7 @@ class QuietHours:
         return cls(minutes[0], minutes[1], zone)
 
     def left_ms(self, now: int) -> int:
-        """Return the milliseconds until the quiet hours end; 0 outside of quiet hours."""
+        """Return the milliseconds until the quiet hours end, or 0 outside of quiet hours."""
         moment = datetime.fromtimestamp(now / 1_000, self.zone)
         minute = moment.hour * 60 + moment.minute
         if (minute - self.begin) % _DAY >= (self.end - self.begin) % _DAY:

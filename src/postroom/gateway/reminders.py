@@ -207,7 +207,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _find_zone(told: str) -> str | None:
-    """Return the name of a time zone in the spelling of the zone database; None for other words.
+    """Return the name of a time zone in the spelling of the zone database, or None for other words.
 
     An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
     unchanged. The schedule then refuses this name with an error. None is returned for words such as `and/or`.

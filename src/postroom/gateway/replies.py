@@ -28,9 +28,8 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import agent_of, number_of
+from postroom.contracts.waking import number_of
 from postroom.gateway import wording
-from postroom.gateway.config import DEFAULT_AGENT
 from postroom.gateway.events import Button, Card
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
@@ -55,7 +54,7 @@ class ReplyKind(StrEnum):
 
 
 class Question(Record, frozen=True, kw_only=True):
-    """An open question of a run. People refer to it by its `number`."""
+    """An open question of a run. People refer to a question by its `number`."""
 
     number: str
     run_id: str
@@ -81,13 +80,13 @@ class Reply(Record, frozen=True, kw_only=True):
     text: str = ""
     run_id: str | None = None
     inbound_ids: tuple[int, ...] = ()
-    """The inbound messages that the reply answers; for a question, the messages that the run has read."""
+    """The inbound messages that the reply answers or, for a question, that the run has read."""
     failed: str | None = None
-    """Why the answered messages have failed; None if they have not."""
+    """Why the answered messages have failed, or None if they have not."""
     error: str | None = None
     """Why there is no answer, for channels that return this to their caller as an error."""
     code: str | None = None
-    """The code of that error, if it is a `PostroomError`."""
+    """The code of the error that is returned to the caller, if it is a `PostroomError`."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller must call before the answer can be completed."""
     usage: tuple[int, int] = (0, 0)
@@ -116,7 +115,7 @@ class Reply(Record, frozen=True, kw_only=True):
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
-    """The platform's id of the message for which a notice says that it is waiting."""
+    """The platform's id of the message that is waiting according to a notice."""
     card: str | None = None
     """The platform's id of a notice's card whose button was pressed.
 
@@ -157,8 +156,8 @@ class Reply(Record, frozen=True, kw_only=True):
     def _order_key(self) -> str | None:
         """The order key of the outbox row. Rows with the same key are sent in order.
 
-        These are the rows of one thread, or the notices of one chat. Notices that wait for the end of quiet
-        hours have a separate key, so they delay only each other.
+        The rows of one thread have the same key, and so have the notices of one chat. Notices that wait for
+        the end of quiet hours have a separate key, so they delay only each other.
         """
         if self.kind is ReplyKind.UPDATE:
             return None
@@ -171,7 +170,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def details(self) -> dict[str, Json]:
-        """The details that a channel gets together with the text of an answer; see `Metadata`."""
+        """The details that a channel gets together with the text of an answer. See `Metadata`."""
         result: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.waits_for is not None:
             result["waits_for"] = self.waits_for
@@ -200,14 +199,14 @@ class Reply(Record, frozen=True, kw_only=True):
 def thread_name(platform: str, account: str, unique: str, agent: str | None = None) -> str:
     """Return the name of a chat's thread.
 
-    The name contains the agent that answers; None means `[agent]`.
+    The name contains the agent that answers. None means `[agent]`.
     """
     whose = "" if agent is None else f"/{quote(agent, safe='@')}"
     return f"{CHAT_THREAD}{quote(platform, safe='')}/{quote(account, safe='')}/{unique}{whose}"
 
 
 def agent_on(thread_id: str) -> str | None:
-    """Return the agent that answers on a chat's thread; None means `[agent]`."""
+    """Return the agent that answers on a chat's thread. None means `[agent]`."""
     parts = thread_id.removeprefix(CHAT_THREAD).split("/")
     return unquote(parts[_AGENT]) if len(parts) > _AGENT else None
 
@@ -228,21 +227,13 @@ def is_chat(thread_id: str) -> bool:
     return thread_id.startswith(CHAT_THREAD) and thread_id.count("/") >= 3
 
 
-def asker_of(thread_id: str) -> str:
-    """Return the name of the agent whose runs on this thread ask questions; "" if it belongs to no agent."""
-    if is_chat(thread_id):
-        return agent_on(thread_id) or DEFAULT_AGENT
-    agent = agent_of(thread_id)
-    return "" if agent is None else agent[1]
-
-
 def has_waiting_caller(target: str) -> bool:
     """Return whether callers may be waiting for the answers that are sent to a target."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return the question that a run asks a person. Its short number is always the same."""
+    """Return the question that a run asks a person, with a short number that never changes."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -281,7 +272,7 @@ def card_of(question: Question, before: str = "") -> Card:
 
 
 def closed_card(question: Question, note: str) -> str:
-    """Return the text of a card whose question is closed; `note` says why it is closed."""
+    """Return the text of a card whose question is closed. `note` gives the reason for the close."""
     return "\n\n".join(filter(None, (question.asked.permits, question.text, note)))
 
 

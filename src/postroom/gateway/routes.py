@@ -25,7 +25,7 @@ class Decision:
 
 
 def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = None) -> Decision | None:
-    """Return the agent that answers a message; None if no agent answers.
+    """Return the agent that answers a message, or None if no agent answers.
 
     `chosen` is the agent chosen with /agent in this chat.
     """

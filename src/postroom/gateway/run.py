@@ -66,7 +66,7 @@ _ALBUM_MS = 1_000
 
 
 class ChatWorker:
-    """Processes the messages of one chat in order. Its queue contains those that are not handed over yet."""
+    """Processes the messages of one chat in order. The queue contains messages not yet handed over."""
 
     def __init__(self) -> None:
         self.queue: deque[MessageEvent] = deque()
@@ -153,7 +153,7 @@ def _decides_session(event: MessageEvent) -> bool:
 
 
 def album_of(event: MessageEvent) -> str | None:
-    """Return the id of the album that a message is part of; None for a message outside albums."""
+    """Return the id of the album that a message is part of, or None for a message outside albums."""
     album_id = event.metadata.get("media_group_id")
     return album_id if isinstance(album_id, str) and event.media else None
 
@@ -200,7 +200,7 @@ class Acknowledgements:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now; if it may, record that it was sent."""
+        """Return whether a notice may be sent now. If so, record the notice as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -438,7 +438,7 @@ class GatewayRunner:
     async def _hand_over(
         self, event: MessageEvent, source: SessionSource, key: str, draft: InboundMessage | None = None
     ) -> None:
-        """Hand a message over. With a `draft`, store it in the same transaction.
+        """Hand a message over. With a `draft`, the same transaction stores the message.
 
         Raises:
             NotHandedOver: The draft must be stored before it is handed over.
@@ -607,9 +607,9 @@ class GatewayRunner:
     # Stopping.
 
     async def stop(self) -> None:
-        """Stop the runner; a repeated call waits until the first one has finished.
+        """Stop the runner. A repeated call waits until the first one has finished.
 
-        Runs and answers get time to finish. Runs that are still active then are interrupted.
+        Runs and answers get time to finish. Runs that are still active after that time are interrupted.
 
         No accepted message is lost: unfinished work continues at the next start.
         """

@@ -39,7 +39,7 @@ class Platform(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Platform | None":
-        """Return the platform that a plug-in provides under this name; None for an invalid name.
+        """Return the platform that a plug-in provides under this name, or None for an invalid name.
 
         For equal names, the result is the same object.
         """
@@ -55,7 +55,7 @@ ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
-    """The chat, thread and sender of a message. Names are only displayed; no decision depends on them."""
+    """The chat, thread and sender of a message. Names are only displayed. No decision depends on a name."""
 
     platform: Platform
     chat_id: str = ""
@@ -73,7 +73,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
     agent: str | None = None
     """The agent that the routes chose for the message. None means `[agent]`."""
     person: str | None = None
-    """The person whose linked chats share a conversation with this chat; None if no chat is linked."""
+    """The person whose linked chats share a conversation with this chat, or None if no chat is linked."""
 
     @property
     def description(self) -> str:
@@ -93,7 +93,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
-        """Return the source that `to_dict` converted to this data; ignore unknown names.
+        """Return the source that `to_dict` converted to this data. Ignore unknown names.
 
         Raises:
             ValueError: The platform's name is invalid.

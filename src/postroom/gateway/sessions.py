@@ -32,7 +32,7 @@ MAX_HIDDEN = 200
 _HIDDEN = "hidden"
 """The setting that stores undone runs.
 
-The undone runs of a thread are keyed by run id. Earlier releases stored them in the session instead.
+The undone runs of a thread are keyed by run id. Earlier releases stored undone runs in the session instead.
 """
 _HIDES = "hides"
 """The setting that marks a session as having undone runs."""
@@ -120,7 +120,7 @@ class Sessions:
         await self.changed(key, choosing)
 
     def label(self, source: SessionSource) -> str:
-        """Return the prefix that names the agent of an answer; "" if only one agent answers in the chat."""
+        """Return the prefix that names the agent of an answer, or "" if the chat has only one agent."""
         is_needed = is_one_of_several(self._config.routes, source)
         return label(source.agent) if source.agent is not None and is_needed else ""
 
@@ -128,7 +128,7 @@ class Sessions:
         return self._config.session_key(replace(source, agent=None))
 
     async def load(self, key: str) -> ChatSession | None:
-        """Return a session; None if it does not exist."""
+        """Return a session, or None if it does not exist."""
         known_session = self._known.get(key)
         if known_session is None:
             known_session = await self._store.load(key)
@@ -166,8 +166,8 @@ class Sessions:
         Return False if the thread has too many hidden runs.
 
         `runs` maps each run to the messages that the run has read. A thread can have at most `MAX_HIDDEN`
-        hidden runs. They are stored separately from the session, because the session is written with each
-        message.
+        hidden runs. Hidden runs are stored separately from the session, because the session is written with
+        each message.
         """
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
         if len({*await self.hidden(thread_id), *runs}) > MAX_HIDDEN:
@@ -186,7 +186,7 @@ class Sessions:
         return True
 
     async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
-        """Change a session; retry if it was changed concurrently.
+        """Change a session. Retry after a concurrent change of the session.
 
         Raises:
             UnknownThread: The session does not exist.
@@ -209,7 +209,7 @@ class Sessions:
         )
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
-        """Move a group's sessions to the group's new id; return the number of moved sessions.
+        """Move a group's sessions to the group's new id, and return the number of moved sessions.
 
         A session that already exists under the new id continues. The earlier session then stays under the old
         id.
@@ -247,7 +247,8 @@ class Sessions:
         All chats of a person share one conversation with each agent. If the person already has a conversation
         with an agent, the chat's conversation with that agent is not moved.
 
-        Conversations that are not moved stay with the chat. The chat uses them again after `/unlink`.
+        Conversations that are not moved stay with the chat. The chat uses such a conversation again after
+        `/unlink`.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:
@@ -276,7 +277,7 @@ class Sessions:
         return (result[0], SessionSource.from_dict(source)) if source else result
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
-        """Return the session key of a thread and its chat; None if the thread has no session."""
+        """Return the session key of a thread and its chat, or None if the thread has no session."""
         known_address = self._addresses.get(thread_id)
         if known_address is not None:
             self._addresses.move_to_end(thread_id)
@@ -292,7 +293,7 @@ class Sessions:
         return result
 
     def _cache_session(self, session: ChatSession) -> ChatSession:
-        """Cache a stored session unless other processes can change it; return the newest known version."""
+        """Cache a stored session unless other processes can change it. Return the newest known version."""
         known_session = self._known.get(session.session_key)
         if self._is_shared or (known_session is not None and known_session.revision > session.revision):
             return known_session or session

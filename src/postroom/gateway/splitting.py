@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
-    """A fenced code block. Its code is `text[code:close]`, and its closing line ends at `end`.
+    """A fenced code block. The code is `text[code:close]`, and the closing line ends at `end`.
 
     For an unclosed fence, both positions lie beyond the end of the text.
     """
@@ -157,14 +157,14 @@ class _Splitter:
         return self._unit.measure(text[start:]) + self._unit.measure(added) <= self._room
 
     def _closing(self, end: int) -> str:
-        """Return the text that closes the fence that is open at `end`; "" if none is open."""
+        """Return the text that closes the fence that is open at `end`, or "" if none is open."""
         fence = self._fence_at(end)
         if fence is None:
             return ""
         return fence.closing if end > fence.start and self._text[end - 1] == "\n" else "\n" + fence.closing
 
     def _fence_at(self, place: int) -> _Fence | None:
-        """Return the fence that contains a position, including its first and last line."""
+        """Return the fence that contains a position; its first and last line belong to the fence."""
         index = bisect_left(self._fence_starts, place) - 1
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
@@ -213,7 +213,7 @@ class _Splitter:
         return best
 
     def _at_white(self, first: int, end: int) -> _Cut | None:
-        """Return the cut at the white space that begins at `first`; None if no cut is allowed there."""
+        """Return the cut at the white space that begins at `first`, or None if no cut is allowed there."""
         text, fence = self._text, self._fence_at(first)
         if fence is None:
             after = self._after_white(first)

@@ -52,7 +52,7 @@ def _write(
 
 
 async def pieces_of(path: Path) -> AsyncIterator[bytes]:
-    """Yield the bytes of a regular file; a symbolic link is refused."""
+    """Yield the bytes of a regular file. A symbolic link is refused."""
     handle = await asyncio.to_thread(open_plain, path)
     with os.fdopen(handle, "rb") as file:
         while piece := await asyncio.to_thread(file.read, _BATCH):
@@ -60,7 +60,7 @@ async def pieces_of(path: Path) -> AsyncIterator[bytes]:
 
 
 def open_plain(path: Path) -> int:
-    """Open a file for reading; refuse a symbolic link.
+    """Open a file for reading. Refuse a symbolic link.
 
     Raises:
         OSError: The path is a symbolic link, or cannot be opened.

@@ -84,7 +84,7 @@ class RunInChat:
     """The platform's ids of the messages that the run answers."""
 
     def interrupt(self, reason: str) -> None:
-        """Request the end of the run; messages that wait in its session stay."""
+        """Request the end of the run. Messages that wait in its session stay."""
         _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
@@ -111,7 +111,7 @@ class _SeenReaction:
 class SeenMarks:
     """Adds "seen" reactions to messages, and removes them.
 
-    A chat that refuses a reaction gets no more reactions until the next start.
+    After a chat has refused a reaction, the bot adds none there until the next start.
     """
 
     def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
@@ -122,7 +122,7 @@ class SeenMarks:
         self._refusing: OrderedDict[tuple[Platform, str], None] = OrderedDict()
 
     def show(self, event: MessageEvent) -> None:
-        """Add a reaction to a stored message that will be answered; do not retry a failure."""
+        """Add a reaction to a stored message that will be answered. Do not retry a failure."""
         source, inbound_id, message_id = event.source, event.inbound_id, event.message_id
         if source is None or inbound_id is None or message_id is None or inbound_id in self._marks:
             return
@@ -147,7 +147,7 @@ class SeenMarks:
                 self._tasks.start(self._take_away(marking), name="take a mark away")
 
     async def close(self) -> None:
-        """Stop pending changes. Reactions that are shown stay."""
+        """Stop pending changes. Reactions that a chat already shows stay."""
         await self._tasks.close()
 
     async def _mark(
@@ -221,7 +221,7 @@ class StreamingPresenter:
         self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
-        """Show a typing indicator for an accepted message; failures are ignored."""
+        """Show a typing indicator for an accepted message. Failures are ignored."""
         adapter = self.adapters.get(source.platform)
         if adapter is not None and adapter.capabilities.typing and not self._tasks.closed:
             self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
@@ -262,7 +262,7 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
-        """Show a run while the block executes it; put its events into the yielded queue, if there is one."""
+        """Show a run while the block executes it. The yielded queue, if any, gets the events."""
         try:
             address = await self.sessions.place_of(activation.thread_id, activation.messages)
         except PostroomError as error:
@@ -345,14 +345,14 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft; notify a channel that cannot withdraw text it has already sent."""
+        """Restart the draft. Notify a channel that cannot withdraw text it has already sent."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
         shown.is_open = False
 
     async def _find_draft(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
-        """Return the draft of a run; a retry continues the draft of the earlier attempt."""
+        """Return the draft of a run. A retry continues the draft of the earlier attempt."""
         shown = self.drafts.get(run.run_id)
         if shown is not None:
             await self._begin_again(adapter, chat_id, shown)
@@ -371,7 +371,7 @@ class StreamingPresenter:
     async def left_draft(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, asked_by: str | None = None
     ) -> str | None:
-        """Return the id of the draft that an earlier process showed for a run; None if there is none.
+        """Return the id of the draft that an earlier process showed for a run, or None if there is none.
 
         A draft that was kept for a question is returned only if `asked_by` names that question.
         """
@@ -389,7 +389,7 @@ class StreamingPresenter:
     async def leave_to_question(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, message_id: str, asked_by: str
     ) -> None:
-        """Turn the run's draft into the text of a question; the run's next draft is a new message.
+        """Turn the run's draft into the text of a question. The run's next draft is a new message.
 
         `asked_by` is the key of the question's outbox row.
 
@@ -462,7 +462,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Forwards a run's events, passes the answer's events to the draft, and collects the answer's text."""
+    """Forwards the events of a run. Events of the answer also reach the draft, and the text is collected."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink
@@ -475,7 +475,7 @@ class _DeltaSink:
         return "".join(self._text).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Forward an event; never wait for a reader."""
+        """Forward an event. Never wait for a reader."""
         if isinstance(event, TextDelta | ReasoningDelta | StreamReset | StepEnd | RunRetrying):
             if isinstance(event, TextDelta):
                 self._text.append(event.delta)

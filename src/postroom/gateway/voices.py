@@ -3,7 +3,7 @@
     the text has arrived ─▶ its row ends and adds a row for the voice ─▶ spoken ─▶ stored as a file ─▶ sent
                                                                          └ failed: one sentence to the chat
 
-A voice message has an outbox row of its own, after the row of its text. So a slow or failing endpoint neither
+A voice message has a separate outbox row, after the row of its text. So a slow or failing endpoint neither
 delays nor repeats the text, and a text that is sent twice has only one voice message.
 """
 
@@ -61,7 +61,7 @@ def spoken_words(text: str) -> str:
 
 
 class Voices:
-    """Speaks answers in chats that have turned this on, and sends the audio after the text."""
+    """Speaks answers in chats that have turned on speech, and sends the audio after the text."""
 
     at_once = 4
     together = False
@@ -90,7 +90,7 @@ class Voices:
         await self._speaking.close()
 
     async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:
-        """Return the outbox row for the voice message of a reply; None if the reply is not to be spoken.
+        """Return the outbox row for the voice message of a reply, or None if the reply is not to be spoken.
 
         Raises:
             StoreError: The chat's setting could not be read.
@@ -113,7 +113,7 @@ class Voices:
         A failed voice message does not become a dead letter.
 
         Raises:
-            StoreError: The audio or its state could not be stored; the row is performed again.
+            StoreError: The audio or its state could not be stored. The row is performed again.
         """
         [row] = rows
         try:
@@ -163,7 +163,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
-        """Return the audio of an answer as a stored file; reuse audio that an earlier attempt has stored."""
+        """Return the audio of an answer as a stored file. Reuse audio that an earlier attempt has stored."""
         message_id = f"voice/{row.outbox_id}"
         stored = await self._stores.files.files(reply.thread_id, [message_id])
         if stored:

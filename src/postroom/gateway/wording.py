@@ -119,8 +119,8 @@ _MODEL_TROUBLE = {
 }
 """An explanation for people, for each kind of model failure.
 
-The error text of a provider may name the operator's account. It is stored with the run, where operators see
-it, and is not shown in chats.
+The error text of a provider may name the operator's account. The error text is stored with the run, where
+operators see it, and is not shown in chats.
 """
 _BY_BRANCH = {kind.branch: reason for kind, reason in _MODEL_TROUBLE.items()}
 _BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}
@@ -198,7 +198,7 @@ def end_of(run: RunRecord) -> str:
 
 
 def _mark(reason: TerminationReason | None) -> str:
-    """Return the sentence that marks an answer as incomplete; "" if the answer is complete."""
+    """Return the sentence that marks an answer as incomplete, or "" if the answer is complete."""
     match reason:
         case TerminationReason(type=TerminationKind.CANCELLED):
             return STOPPED
@@ -210,7 +210,7 @@ def _mark(reason: TerminationReason | None) -> str:
 
 
 def _failure_sentence(reason: TerminationReason) -> str:
-    """Return a sentence that says why there is no answer, and how to get one."""
+    """Return a sentence with the reason for a missing answer, and with the way to get an answer."""
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:

@@ -1,1 +1,1 @@
-"""The HTTP interface: access checks (`guard`), logins (`sessions`), and routes for programs (`routes`)."""
+"""The HTTP interface: access checks (`guard`), log-ins (`sessions`), and routes for programs (`routes`)."""

@@ -1,4 +1,4 @@
-"""The administration routes, generated from the operations table."""
+"""The administration routes, which are generated from the table of operations."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,13 @@ from postroom.http_api.words import note_operation
 D = TypeVar("D")
 S = TypeVar("S", bound=msgspec.Struct)
 _YES = {"yes": "true", "": "false"}
-"""How query parameters express booleans; the JSON values `true` and `false` are accepted, too."""
+"""The forms of booleans in query parameters, besides the JSON values `true` and `false`."""
 
 
 def administration_routes(operations: Iterable[Operation], services: Mapping[type[Any], Any]) -> list[Route]:
     """Return a route for each address of the operations that one of `services` implements.
 
-    If `services` includes `LongWork`, it tracks the progress of long requests.
+    If `services` contains a `LongWork`, this object tracks the progress of long requests.
     """
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
@@ -61,7 +61,7 @@ def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any]
 
 
 def read_query(request: Request, kind: type[S]) -> S:
-    """Parse the query parameters into a command.
+    """Convert the query parameters to a command.
 
     Raises:
         InvalidArgument: The parameters do not match the type.
@@ -79,7 +79,7 @@ def read_query(request: Request, kind: type[S]) -> S:
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
-    """Parse a JSON body into a value of this type.
+    """Convert a JSON body to a value of this type.
 
     Raises:
         InvalidArgument: The body does not match the type.

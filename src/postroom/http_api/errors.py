@@ -1,4 +1,4 @@
-"""Converts errors to HTTP responses, all in the form of RFC 9457 (problem JSON)."""
+"""Converts errors to HTTP responses in the form of RFC 9457 (problem JSON)."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from postroom.services.statuses import status_of
 _LOG = get_logger(__name__)
 
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="postroom"'}
-"""The value of the header WWW-Authenticate. This header names no OAuth metadata.
+"""The header WWW-Authenticate, which names no OAuth metadata.
 
 A client that finds metadata would start OAuth, which is not supported.
 """
@@ -25,7 +25,7 @@ A client that finds metadata would start OAuth, which is not supported.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An error that has not been turned into a response yet."""
+    """An error to return as a response."""
 
     status: int
     code: str
@@ -59,13 +59,13 @@ class Problem:
 
 
 def problem_of(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Convert an error to its HTTP form. For access errors, the rejected value is omitted.
+    """Convert an error to its HTTP form, without the rejected value if it is an access error.
 
     `operation` is the operation that failed, if the request has reached one.
     """
     status, details = status_of(error), error.details
     refused = details.get("recipients")
-    if isinstance(refused, list):  # each with its own message and remedy
+    if isinstance(refused, list):  # each of them has a message and a remedy
         values = [
             {
                 key: over_http(text, operation) if key in ("message", "remedy") else text
@@ -103,7 +103,7 @@ def reported(error: errors.PostroomError, operation: Operation | None = None) ->
 
 
 def internal_error() -> Problem:
-    """Return the error response for an unexpected error; the log has the details under the request's id."""
+    """Return the response for an unexpected error. The log has the details under the id of the request."""
     return Problem(
         status=500,
         code="internal_error",

@@ -1,10 +1,10 @@
-"""The access check of the HTTP interface: a middleware in front of all routes.
+"""The access check of the HTTP interface, a middleware in front of all routes.
 
 The guard checks, in this order, whether the request is well formed (400), names this server in its Host
-header (421), does not come from a page of another site (Origin, 403), has a known caller (401, or the login
-page), and is small enough (413). Accepted requests are marked with their caller. `permissions` then decides
+header (421), does not come from a page of another site (Origin, 403), has a known caller (401, or the log-in
+page), and is small enough (413). Accepted requests are marked with their caller. Then `permissions` decides
 which callers an address accepts. An exception from an inner layer becomes a single well-formed error
-response. This module knows nothing about mail.
+response. This module does not depend on mail.
 """
 
 import asyncio
@@ -29,36 +29,34 @@ from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR
 from postroom.services.login_codes import Sessions
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
-"""The kinds of callers; `anyone` is any caller, on a public path.
+"""The kinds of callers. `anyone` is any caller on a public path.
 
-The others are the holder of the server's token, a person who is logged in to the pages, an agent, and the
+The others are the holder of the server's token, a person who has logged in to the pages, an agent, and the
 holder of a named token.
 """
 
 CHANNEL_SCOPE: Final = "postroom.channel"
-"""The ASGI scope's key for the `OpenPath` of a request to a channel; None for other requests."""
+"""The key in the ASGI scope for the `OpenPath` of a request to a channel, or None for other requests."""
 REST: Final = "/v1"
-"""The prefix of the mail room's addresses, and of those of a channel with the OpenAI protocol."""
+"""The prefix of the addresses of the mail room and of the OpenAI protocol."""
 HOOKS: Final = "/hooks"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
-"""Maximum number of bytes in a body from a caller without a token; a login form needs far less."""
+"""Maximum number of bytes in a body from a caller without a token. A log-in form needs far less."""
 READ_ON_BYTES: Final = 256 * 1024 * 1024
-"""Number of bytes of a body that are still read and dropped after the response.
+"""The number of bytes of a body that are still read, and ignored, after the response.
 
-The number applies to a caller who may send large bodies.
-
-If the connection were closed earlier, the system would reset it, and a client that is still sending would
-lose the response.
+This limit applies to a caller who may send large bodies. If the connection were closed earlier, the system
+would reset it, and a client that still sends would lose the response.
 """
 READ_ON_SECONDS: Final = 20
 READ_ON_UNKNOWN_SECONDS: Final = 1
-"""Number of seconds for which a body is still read and dropped after the response, for other callers."""
+"""The number of seconds for which a body of another caller is still read after the response."""
 
 _LOG = get_logger(__name__)
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: browsers would send `Origin: null` with our own forms, and that must be rejected.
+    # Do not use `no-referrer`: browsers would send `Origin: null` with our own forms, which must be rejected.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -81,24 +79,24 @@ _DISCOVERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPath:
-    """An address, with all addresses below it, whose handler authenticates the caller itself.
+    """An address, and all addresses below it, whose handler authenticates the caller itself.
 
-    The address belongs to a channel, or it accepts the results of runs.
+    Such an address belongs to a channel, or accepts the results of runs.
     """
 
     path: str
     limit: int
-    """Maximum number of bytes in a request's body."""
+    """Maximum number of bytes in the body of a request."""
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
-    """Returns an error response in the form that the callers expect.
+    """Return an error response in the form that callers expect.
 
-    The arguments of the function are a status, a code, a message and headers.
+    The arguments are a status, a code, a message and headers.
 
-    If the function is None, the response is problem JSON.
+    If there is no function, the response is problem JSON.
     """
 
     def too_large(self, limit: int) -> "Problem | Response":
-        """Return the error response for a request whose body exceeds the limit, in bytes."""
+        """Return the error response for a body that exceeds the limit, in bytes."""
         if self.refuse is None:
             return _too_large(limit)
         return self.refuse(413, "too_large", f"the body exceeds {limit} bytes", {})
@@ -117,26 +115,26 @@ class GuardRules:
     rest_paths: frozenset[str] = frozenset()
     """The REST addresses of the mail room.
 
-    A channel may have other addresses with the same prefix, but not these.
+    A channel may have other addresses with the same prefix.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The functions that verify credentials. The guard itself never sees the valid tokens."""
+    """The functions that verify credentials, so that the guard itself never sees the valid tokens."""
 
     is_operator: Callable[[str], bool]
     sessions: Sessions
     is_agent: Callable[[str], Awaitable[bool]] | None = None
-    """If set, an agent's own bearer token gives access to the MCP endpoint and REST, and to nothing else."""
+    """If set, an agent's bearer token gives access to the MCP endpoint and REST, and to nothing else."""
     grant_of: Callable[[str], Awaitable[Grant]] | None = None
     """If set, a named token gives access to the MCP endpoint and REST according to its scopes.
 
-    A token with the scope `admin` also gives access to the operator's addresses, and a run's token to the
-    addresses for hooks. The function raises `WrongToken` for an invalid token.
+    A token with the scope `admin` also gives access to the addresses of the operator, and the token of a run
+    also gives access to the addresses for hooks. The function raises `WrongToken` for an invalid token.
     """
     others: OtherServers | None = None
-    """If set, a request that has the token of another server's run is forwarded to that server."""
+    """If set, a request with the token of a run on another server is forwarded to that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +146,7 @@ class _Admitted:
 
 
 class Guard:
-    """Rejects forbidden requests, passes on the others, and completes the headers of their responses."""
+    """Rejects forbidden requests, passes on all others, and completes the headers of responses."""
 
     def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
         self._app = app
@@ -160,11 +158,11 @@ class Guard:
         self._public = _below(*_DISCOVERY, f"{mcp_path}/.well-known")
         self._channels = _below(*(channel.path for channel in rules.channels))
         self._interfaces = _below(mcp_path, *_INTERFACES)
-        """The addresses for programs; a person's login session gives no access to them."""
+        """The addresses for programs, to which the log-in of a person gives no access."""
         self._programs = (*self._interfaces, *_below(REST))
-        """The addresses at which a login page would not help the caller.
+        """The addresses at which a log-in page would not help the caller.
 
-        These addresses include REST, which accepts sessions for reading.
+        They include REST, which accepts log-ins for reading.
         """
         self._agents = _below(mcp_path, REST)
 
@@ -192,18 +190,18 @@ class Guard:
             _LOG.debug("http.client_left", path=scope["path"])
         except PostroomError as error:
             await exchange.answer(reported(error))
-        except Exception:  # any error becomes a response here
+        except Exception:  # here, any error becomes a response
             _LOG.exception("http.failed", method=scope["method"], path=scope["path"])
             await exchange.answer(internal_error())
 
     async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
-        """Return an error response for a request, or mark the request with its caller and return None."""
+        """Return an error response for a request, or mark the request with its caller, and return None."""
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
             return replace(
                 _refusal(400, "malformed_request", str(error), "send a valid HTTP request"),
-                headers={"Connection": "close"},  # later data on the connection may be ambiguous, too
+                headers={"Connection": "close"},  # later data on the connection could be ambiguous, too
             )
         refusal = self._foreign(head)
         if refusal is not None:
@@ -230,8 +228,8 @@ class Guard:
         admitted = _Admitted(caller="anyone") if public else await self._caller(head)
         if admitted is None:
             if head.wants_page and not f"{head.path}/".startswith(self._programs):
-                # The redirect keeps the form, so that the typed text is shown and not lost. Nothing else
-                # happens with it.
+                # The redirect keeps the form, only so that the log-in page can show the typed text, which
+                # would be lost.
                 status = 307 if head.method == "POST" else 303
                 return RedirectResponse(login_address(head.target), status_code=status)
             return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
@@ -246,8 +244,7 @@ class Guard:
     def _foreign(self, head: Head) -> Problem | None:
         """Reject cross-site requests.
 
-        A page of another site can make a browser call this server, even under a host name that the site
-        controls.
+        A page of another site can make a browser call this server, even under a host name of that site.
         """
         if head.host is None or head.host.name not in self._names:
             return _refusal(
@@ -267,18 +264,18 @@ class Guard:
         return None
 
     async def _caller(self, head: Head) -> _Admitted | None:
-        """Return the caller; None if the request has no token or session that this address accepts.
+        """Return the caller, or None if this address accepts no token or log-in of the request.
 
         Raises:
-            WrongToken: The request has a bearer token that is not valid for this path.
-            StoreError: The store could not state whether the session was logged out.
+            WrongToken: The bearer token of the request is not valid for this path.
+            StoreError: It could not be read whether the person has logged out.
         """
         if head.bearer is not None:
             if self._credentials.is_operator(head.bearer):
                 return _Admitted(caller="operator")
             if f"{head.path}/".startswith(self._agents) and await self._is_agent(head.bearer):
                 return _Admitted(caller="agent")
-            # The permissions of a named token; None for other tokens, and on paths for people.
+            # Find the permissions of a named token; None for other tokens, and on paths for people.
             grant_of = self._credentials.grant_of
             if (
                 grant_of is None
@@ -306,9 +303,9 @@ class Guard:
 
 
 class _Exchange:
-    """One request and its response.
+    """A request and its response.
 
-    It limits the body, completes the headers, and makes sure that only one response is sent.
+    The exchange limits the body, completes the headers, and ensures that only one response is sent.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -321,7 +318,7 @@ class _Exchange:
         self._too_large: Callable[[int], Problem | Response] = _too_large
         self._received = 0
         headers = dict(scope["headers"])
-        # The client sends the body at once; a client that sends "Expect" sees the error response first.
+        # The client sends the body at once, but a client that sends "Expect" gets the error response first.
         self._is_body_due = b"expect" not in headers and (
             b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         )
@@ -346,7 +343,7 @@ class _Exchange:
             self.scope[GRANT_SCOPE] = admitted.grant
 
     async def receive(self) -> Message:
-        """Pass on the body; if it becomes too large, send an error and end the body for the reader."""
+        """Pass on the body. If the body becomes too large, send an error, and end the body for its reader."""
         if self._overrun:
             return {"type": "http.disconnect"}
         message = await self._next()
@@ -359,12 +356,12 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass on the application's response, unless the guard has already sent one."""
+        """Pass on the response of the application, unless the guard has sent a response already."""
         if not self._ours:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Send an error response; if a response has already started, close the connection instead."""
+        """Send an error response. If another response has started already, close the connection instead."""
         if self._begun:
             return
         self._ours = True
@@ -383,8 +380,8 @@ class _Exchange:
             headers["X-Request-Id"] = self._request_id
         elif self._is_body_due and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
-            # Read and drop the rest of the body, up to a limit.
-            # If the body is longer than the limit, the connection is closed.
+            # Read and ignore the rest of the body, up to a limit. If the body is longer, close the
+            # connection.
             dropped = 0
             is_unknown = self._limit == SMALL_BODY
             most_bytes, seconds = (
@@ -409,7 +406,7 @@ _HOW_TO_PROVE: Final = (
 
 
 def _below(*paths: str) -> tuple[str, ...]:
-    """Return the prefixes, each ending in a slash, of these paths and all paths below them."""
+    """Return these paths with a slash at the end, as prefixes of the paths below them."""
     return tuple(f"{path}/" for path in paths)
 
 

@@ -12,13 +12,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LongWork:
-    """Tracks the progress of the operator's long requests, for commands that poll it while they wait."""
+    """Tracks the progress of the operator's long requests. Waiting commands poll the progress."""
 
     def __init__(self) -> None:
         self._far: dict[str, tuple[str, int, int]] = {}
 
     def watched(self, path: str, endpoint: Endpoint) -> Endpoint:
-        """Wrap the endpoint of a path so that its progress can be polled while it works."""
+        """Wrap the endpoint of a path, so that the progress of its work can be polled."""
 
         def note(doing: str, done: int = 0, total: int = 0) -> None:
             self._far[path] = doing, done, total

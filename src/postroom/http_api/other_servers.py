@@ -1,9 +1,10 @@
-"""Forwards requests to the server of the same database that does the work, and returns its response.
+"""Forwards requests to the server that does the work, of all servers on a database.
 
     request ─▶ is it done here? ─▶ the route
                 └ no ─▶ the server whose lease covers it ─▶ its response, as it arrives
 
-A request is forwarded only once. Servers use plain HTTP among themselves, at their listening addresses.
+A request is forwarded only once. Servers call each other over plain HTTP, at the addresses on which they
+listen.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 PASSED_ON: Final = "X-Postroom-Passed-On"
-"""The header that authenticates a forwarded request: a time, and a signature that covers the caller."""
+"""The header that authenticates a forwarded request, with a time and a signature of the caller."""
 _HOP: Final = frozenset(
     {
         "connection",
@@ -44,9 +45,9 @@ _HOP: Final = frozenset(
         "upgrade",
     }
 )
-"""Headers that a proxy does not forward: RFC 9110, section 7.6.1."""
+"""The headers that a proxy does not forward: RFC 9110, section 7.6.1."""
 _OURS: Final = _HOP | {"date", "server"}
-"""Headers that each server sets itself."""
+"""The headers that each server sets itself."""
 _CLIENT: Final = "X-Forwarded-For"
 _SCHEME: Final = "X-Forwarded-Proto"
 _CONNECT_SECONDS: Final = 2
@@ -56,10 +57,10 @@ Doing = Callable[[], Awaitable[Lease | None]]
 
 
 class OtherServers:
-    """The other servers that share the database with this one."""
+    """Forwards requests to the other servers that share the database."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
-        """Keep the arguments; `leases` knows the servers of the database.
+        """`leases` lists the servers of the database.
 
         The name of each server, including this one, begins with the name of its machine.
         """
@@ -69,16 +70,16 @@ class OtherServers:
         self._reading = Tasks("other servers")
 
     def know(self, secret: str) -> None:
-        """Set the secret that all servers of the database share.
+        """Set the secret that all servers of the database have.
 
-        The secret proves the caller that a forwarded request names.
+        The secret proves who made a forwarded request.
         """
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
-        """Restore the caller and the scheme that another server has stated in a forwarded request.
+        """Restore the caller and the scheme of a request that another server has forwarded.
 
-        Requests that were not forwarded stay unchanged.
+        A request that was not forwarded does not change.
         """
         headers = Headers(scope=scope)
         timestamp, _, proof = headers.get(PASSED_ON, "").partition(" ")
@@ -89,7 +90,7 @@ class OtherServers:
             scope["client"], scope["scheme"] = (client, 0), scheme
 
     def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a forwarded request, which state the caller and prove it by a signature."""
+        """Return the headers of a forwarded request, with the caller and a signature."""
         headers = [(name, value) for name, value in request.headers.raw if _is_forwarded_header(name, _HOP)]
         client = request.client.host if request.client else ""
         scheme = request.url.scheme
@@ -102,14 +103,14 @@ class OtherServers:
         ]
 
     async def end(self) -> None:
-        """Abort the responses that are still being streamed; a second call does nothing."""
+        """End the responses that are still being streamed. A second call does nothing."""
         await self._reading.close()
 
     async def with_lease(self, name: str) -> Lease:
         """Return the server that has a lease.
 
         Raises:
-            ServerUnavailable: No server has the lease now, or this server has just acquired it.
+            ServerUnavailable: No server has the lease now, or this server has just got it.
             StoreError: The lease could not be read.
         """
         servers = [server for server in await self._leases.servers(name) if server.holder != self._this]
@@ -120,9 +121,9 @@ class OtherServers:
         return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:
-        """Return the other server that issued a run's token.
+        """Return the other server that issued the token of a run.
 
-        Return None if this server issued the token, or if the other server has ended.
+        Return None if this server issued the token, or if that server has ended.
         """
         tag = server_of(token)
         if tag is None or tag == tag_of(self._this):
@@ -133,8 +134,8 @@ class OtherServers:
         """Forward a request to another server, and stream its response.
 
         Raises:
-            ServerUnavailable: The request was already forwarded once, or the other server does not answer. In
-                the latter case, the request may still have been performed.
+            ServerUnavailable: The request has been forwarded already, or the other server does not answer. A
+                request without an answer may have been performed nevertheless.
             ClientDisconnect: The client has disconnected.
         """
         if PASSED_ON in request.headers:
@@ -142,9 +143,9 @@ class OtherServers:
         return self._respond(*await self._forward(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Send the request to the other servers one after the other.
+        """Send a request to the other servers, one after the other.
 
-        Return the first response whose status is not `unless`; None if there is no such response.
+        Return the first response whose status is not `unless`, or None if there is no such response.
         """
         if PASSED_ON in request.headers:
             return None
@@ -153,7 +154,7 @@ class OtherServers:
                 continue
             try:
                 client, answer = await self._forward(request, server)
-            except ServerUnavailable as error:  # it may have ended before its lease
+            except ServerUnavailable as error:  # the server may have ended before its lease
                 _LOG.info("server.not_asked", server=server.holder, reason=error.describe())
                 continue
             if answer.status_code != unless:
@@ -164,11 +165,11 @@ class OtherServers:
     async def _forward(self, request: Request, server: Lease) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
         """Send a request to another server.
 
-        Return the client and, once its headers have arrived, the response.
+        Return the client and the response as soon as its headers have arrived.
         """
         url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
-        client = await asyncio.to_thread(_client)  # in a thread, because the first call loads the library
+        client = await asyncio.to_thread(_client)  # on a thread: the first call loads the library
         outgoing = client.build_request(
             request.method,
             f"{url}?{query}" if query else url,
@@ -198,11 +199,10 @@ class OtherServers:
         return response
 
     async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-        """Yield a response's bytes unchanged; if an event stream breaks off, end it normally.
+        """Yield the bytes of a response. If an event stream breaks off, end it normally.
 
         Raises:
-            ClientDisconnect: A response other than an event stream broke off, so it must also break off for
-                the client.
+            ClientDisconnect: Another response broke off, so that it must also break off for the client.
         """
         pieces = answer.aiter_raw()
         try:
@@ -225,10 +225,10 @@ class OtherServers:
             await _close(client, answer)
 
     def _address(self, server: Lease) -> str:
-        """Return the address at which this server can reach another server.
+        """Return the address at which this server can call another server.
 
         Raises:
-            ServerUnavailable: The other server is on another machine and listens only on loopback.
+            ServerUnavailable: The other server is on another machine, and listens only on loopback.
         """
         host, address = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
         at = ipaddress.ip_address(address.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
@@ -245,7 +245,7 @@ class OtherServers:
 
 
 class Believing:
-    """Middleware that restores the original caller of requests forwarded by other servers."""
+    """A middleware that restores the original caller of requests that other servers have forwarded."""
 
     def __init__(self, app: ASGIApp, others: OtherServers) -> None:
         self._app, self._others = app, others
@@ -258,13 +258,13 @@ class Believing:
 
 
 class PassedOn:
-    """A route that forwards its requests if `doing` returns another server."""
+    """A route that forwards a request if `doing` returns another server for it."""
 
     def __init__(self, app: ASGIApp, others: OtherServers, doing: Doing) -> None:
         self._app, self._others, self._doing = app, others, doing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request on this server, or forward it to another one."""
+        """Answer a request, or forward it to another server."""
         server = await self._doing()
         if server is None:
             await self._app(scope, receive, send)
@@ -274,12 +274,12 @@ class PassedOn:
 
 
 def tag_of(server: str) -> str:
-    """Return the part of tokens that identifies the server: the end of its name."""
+    """Return the tag that identifies a server in tokens: the end of its name."""
     return server.rpartition("/")[2]
 
 
 def server_of(token: str) -> str | None:
-    """Return the tag of the server that issued a run's token; None for another kind of token."""
+    """Return the tag of the server that issued the token of a run, or None for another kind of token."""
     match = RUN_FORM.fullmatch(token)
     return None if match is None else match[1]
 
@@ -293,7 +293,7 @@ def _is_forwarded_header(name: bytes, without: frozenset[str]) -> bool:
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | None":
-    """Return the next piece of a response, None after the last one, or the error that interrupted it."""
+    """Return the next piece of a response, the error that interrupted it, or None after the last piece."""
     import httpx2
 
     try:
@@ -310,7 +310,7 @@ async def _close(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Non
 def _client() -> "httpx2.AsyncClient":
     import httpx2
 
-    # Plain HTTP, so no certificates are loaded; the client decides how long an answer may take.
+    # The connection is plain HTTP, so load no certificates. The client decides how long an answer may take.
     return httpx2.AsyncClient(
         verify=False, trust_env=False, timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS)
     )

@@ -1,12 +1,11 @@
-"""The permissions of callers: a table, and the only function that reads it.
+"""The permissions of callers: a table, and the only function that checks it.
 
 Everything that the table does not permit is forbidden.
 
 `application` puts `check` in front of every route, so a new route answers nobody until the table has a row
-for it. The rows of operations come from their own table (`postroom.app.operations`). The table of operations
-also lists the scopes that a mail operation needs, and the operation's address accepts callers that have these
-scopes. The rows of channels come from the routes of their adapters. `Guard` has identified the caller before
-`check` runs.
+for it. The rows of operations come from the table of operations (`postroom.app.operations`). The table of
+operations also lists the scopes with which a caller may use a mail operation. The rows of channels come from
+the routes of their adapters. `Guard` has identified the caller before `check` is called.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,12 +29,12 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
     Who.ADMINS: frozenset({"operator"}),
     Who.OPERATOR: frozenset({"operator"}),
 }
-"""The kinds of callers, as `Guard` sets them. `check` adds further requirements for named tokens."""
+"""The kinds of callers that an address accepts. `check` has further requirements for named tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One address and its methods, with the callers that it accepts."""
+    """An address and its methods, with the callers that it accepts."""
 
     path: str
     methods: frozenset[str]
@@ -43,7 +42,7 @@ class Permission:
 
 
 def _rows(who: Who, *told: str) -> Iterator[Permission]:
-    """Yield the rows for entries such as `GET POST /path`."""
+    """Yield the rows for texts such as `GET POST /path`."""
     for line in told:
         *methods, path = line.split()
         yield Permission(path=path, methods=frozenset(methods), who=who)
@@ -56,10 +55,10 @@ _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "
 def table(
     operations: Sequence[Operation], mcp_path: str = "/mcp", channels: Sequence[BaseRoute] = ()
 ) -> tuple[Permission, ...]:
-    """Return every address with the callers that it accepts: operations and the channels' routes.
+    """Return the table of all addresses, with the callers that each address accepts.
 
-    The rows of channels come first, and a later row for the same address replaces them. So a plug-in's
-    channel cannot grant access to one of postroom's own addresses.
+    The rows of channels come first, and a later row for the same address replaces them. So the channel of a
+    plug-in cannot give access to one of postroom's own addresses.
     """
     mail = [operation for operation in operations if operation.service is None]
     administration: dict[tuple[str, Who], set[str]] = {}
@@ -71,7 +70,7 @@ def table(
         *_rows(Who.PROVED_THERE, "POST /callbacks/{dispatch_id}"),
         *_rows(Who.ANYONE, "GET /healthz", "GET /readyz", "GET POST /login", "GET /static/{name}"),
         *_rows(
-            Who.ANYONE,  # the routes that report that there is no OAuth
+            Who.ANYONE,  # routes that report that there is no OAuth
             *(f"{_EVERY_METHOD} /{name}" for name in ("authorize", "oauth/token", "register", "token")),
             *(f"{_EVERY_METHOD} /.well-known/{name}" for name in _DISCOVERY),
             *(f"{_EVERY_METHOD} /.well-known/{name}/{{rest:path}}" for name in _DISCOVERY),
@@ -146,7 +145,7 @@ _PAGES: Final = tuple(
 
 
 def _of_channels(routes: Sequence[BaseRoute]) -> list[Permission]:
-    """Return the rows for the channels' routes, whose handlers authenticate their callers themselves."""
+    """Return the rows for the routes of channels, whose handlers authenticate their callers themselves."""
     by_path: dict[str, frozenset[str]] = {}
     for path, methods in _addresses(routes):
         by_path[path] = by_path.get(path, frozenset()) | methods
@@ -162,11 +161,11 @@ def _addresses(routes: Sequence[BaseRoute], below: str = "") -> Iterator[tuple[s
 
 
 def check(who: Who | None, scope: Scope) -> None:
-    """Raise unless this address accepts the caller, as `Guard` marked the request.
+    """Raise an error unless this address accepts the caller of the request.
 
     Raises:
         InsufficientScope: A named token lacks `admin`.
-        NotPermitted: The address accepts only other callers, or it has no row (`who` is None).
+        NotPermitted: The address accepts only other callers, or has no row (`who` is None).
     """
     if who in (Who.ANYONE, Who.PROVED_THERE):
         return
@@ -192,7 +191,7 @@ _REMEDIES: Final = {
 
 
 def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below: str = "") -> None:
-    """Put `check` in front of every route; a route or method without a row accepts nobody."""
+    """Put `check` in front of every route. A route or method without a row accepts nobody."""
     for route in routes:
         if isinstance(route, Mount):
             close(route.routes or (), permissions, below + route.path)
@@ -210,7 +209,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
 
 
 class _Checked:
-    """The endpoint of a route, called only after `check` has accepted the caller."""
+    """The endpoint of a route, which is called only after `check` has accepted the caller."""
 
     def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The checks behind `/readyz`, and the measurement of event-loop lag."""
+"""The checks of `/readyz`, and the measurement of the lag of the event loop."""
 
 import asyncio
 import time
@@ -19,14 +19,14 @@ CheckState = Literal["ok", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of checking one part. A state that cannot be read is `unknown`, never `ok`."""
+    """The result of the check of a part. A state that cannot be read is `unknown`, and never `ok`."""
 
     name: str
     state: CheckState
     required: bool = True
     """Whether the server cannot work without this part."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers and codes without paths or names, because anybody may read them."""
+    """Numbers and codes, without paths or names, because anybody may read the facts."""
 
 
 class ReadinessView(TypedDict):
@@ -38,13 +38,13 @@ class ReadinessView(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """The result of all checks: whether the server can work at the moment."""
+    """The result of all checks: whether the server can work now."""
 
     checks: tuple[Check, ...]
 
     @property
     def is_ready(self) -> bool:
-        """Whether every required check is known to have succeeded."""
+        """Whether every required check has succeeded."""
         return all(check.state == "ok" for check in self.checks if check.required)
 
     def as_dict(self) -> ReadinessView:
@@ -59,33 +59,33 @@ EVERY: Final = timedelta(milliseconds=250)
 FIRST: Final = timedelta(milliseconds=10)
 """The delay before the first measurement.
 
-The delay is short, because the server does not report itself ready without a measurement.
+The delay is short, because the server is not ready without a measurement.
 """
 WINDOW: Final = timedelta(seconds=10)
 
 
 class LagMeter:
-    """Keeps the measured event-loop lags of the last ten seconds."""
+    """The measured lags of the event loop in the last ten seconds."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._seen: deque[tuple[int, int]] = deque(maxlen=2 * WINDOW // EVERY)
 
     def note(self, lag: int, now: int) -> None:
-        """Record one measurement in milliseconds."""
+        """Record a measured lag, in milliseconds."""
         self._seen.append((now, max(0, lag)))
 
     def worst(self, now: int) -> int | None:
-        """Return the longest lag of the last ten seconds in milliseconds; None if nothing was measured."""
+        """Return the longest lag of the last ten seconds in milliseconds, or None without a measurement."""
         since = now - milliseconds(WINDOW)
         return max((lag for at, lag in self._seen if since < at <= now), default=None)
 
     def stop(self) -> None:
-        """Stop measuring; no effect before the start or after a stop."""
+        """Stop the measurement, if it runs."""
         self._stopping.set()
 
     async def wait(self, duration: timedelta) -> bool:
-        """Wait for this duration; return whether the meter was stopped in the meantime."""
+        """Wait for a duration, and return whether the meter was stopped in the meantime."""
         try:
             async with asyncio.timeout(duration.total_seconds()):
                 await self._stopping.wait()
@@ -99,7 +99,7 @@ async def measure_lag(
 ) -> None:
     """Measure the lag four times a second, until the meter is stopped or the task is cancelled.
 
-    `seconds` is a monotonic clock, because the wall clock would show a false lag whenever it is changed.
+    `seconds` is a monotonic clock, because a change of the wall clock would look like a lag.
     """
     pause = min(FIRST, every)
     due = seconds() + pause.total_seconds()
@@ -111,14 +111,14 @@ async def measure_lag(
 
 
 PATIENCE: Final = timedelta(seconds=2)
-"""The time limit of a check; for example, a write that takes longer counts as failed."""
+"""The time limit of a check. For example, a write that takes longer counts as failed."""
 OLDEST_BACKLOG: Final = timedelta(minutes=15)
 MAX_LAG: Final = timedelta(seconds=2)
 FRESH: Final = timedelta(seconds=1)
 
 
 async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedelta = PATIENCE) -> Check:
-    """Check the store by writing one row and reading it back."""
+    """Check the store: write a row, and read it."""
     started = time.monotonic()
     try:
         async with asyncio.timeout(patience.total_seconds()):
@@ -135,7 +135,7 @@ async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedel
 async def archive_check(
     backlog: Callable[[], Awaitable[Backlog]], now: int, *, patience: timedelta = PATIENCE
 ) -> Check:
-    """Check the size and age of the archive's backlog; mail works without the archive."""
+    """Check the size and age of the archive's backlog. Mail works without the archive."""
     try:
         async with asyncio.timeout(patience.total_seconds()):
             value = await backlog()
@@ -153,7 +153,7 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Check how many chat channels are connected; everything else works without them.
+    """Check how many chat channels are connected. A server works without channels.
 
     While the gateway starts, the check is required until the routes of the channels accept requests.
     """
@@ -168,7 +168,7 @@ def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) 
 
 
 def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overdue: bool) -> Check:
-    """Check the age of the newest backup and the result of the last attempt; nothing else depends on them."""
+    """Check the age of the newest backup, and the result of the last attempt. No other part needs backups."""
     state: CheckState = "ok" if is_on and age_ms is not None else "unknown"
     return Check(
         name="backups",
@@ -179,7 +179,7 @@ def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overd
 
 
 def log_check(failure: OSError | None) -> Check:
-    """Check whether the last log line could be written; everything else works without the log."""
+    """Check whether the last log line could be written. Everything else works without the log."""
     return Check(
         name="log",
         state="ok" if failure is None else "failed",
@@ -199,7 +199,7 @@ def loop_check(meter: LagMeter, now: int) -> Check:
 
 
 class FreshReadiness:
-    """Runs the checks at most once a second, because the route is public and a check writes to the store."""
+    """Runs the checks at most once a second: the route is public, and a check writes to the store."""
 
     def __init__(self, look: Callable[[], Awaitable[Readiness]], clock: Clock) -> None:
         self._look = look
@@ -209,7 +209,7 @@ class FreshReadiness:
         self._looked_at = 0
 
     async def __call__(self) -> Readiness:
-        """Return the result if it is less than a second old; otherwise run the checks."""
+        """Return the last result if it is less than a second old. Otherwise, run the checks."""
         async with self._one_at_a_time:  # waiting callers share the result
             age = self._clock.now() - self._looked_at
             if self._last is None or not 0 <= age < milliseconds(FRESH):

@@ -1,4 +1,4 @@
-"""Parses the head of a request for the guard; makes no decisions and does no I/O."""
+"""Parses the head of a request for the guard, without decisions and without I/O."""
 
 import ipaddress
 import re
@@ -13,7 +13,7 @@ from starlette.types import Scope
 MAX_PATH_LENGTH: Final = 4096
 """Maximum number of characters in a path.
 
-The limit is below the 4,300 digits at which Python refuses to parse a number, so no route gets such a number.
+Python refuses to parse numbers of 4,300 digits and more. Because of this limit, no route gets such a number.
 """
 MAX_QUERY_LENGTH: Final = 8192
 
@@ -23,19 +23,19 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.\.?(/|$)")
 _SINGLE: Final = (b"idempotency-key", b"host", b"origin", b"content-length", b"authorization")
-"""Headers that may occur only once, because otherwise layers could disagree on which value counts."""
+"""The headers that may occur only once. Otherwise, layers could use different values."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Malformed(Exception):
-    """The request is malformed; the text states the reason and never quotes the request."""
+    """The request is malformed. The text states the reason, and never quotes the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A host name or address in lower case, without brackets, and the port if it is present."""
+    """A host name or address, in lower case and without brackets, and the port, if there is one."""
 
     name: str
     port: int | None = None
@@ -50,16 +50,16 @@ class Head:
     host: Authority | None
     origin: str | None
     bearer: str | None = field(default=None, repr=False)
-    """The bearer token; None if the request has none."""
+    """The bearer token, or None if the request has none."""
     cookie: str = field(default="", repr=False)
     content_length: int = 0
     wants_page: bool = False
     target: str = "/"
-    """The path and query of a reading request, as they were sent; `/` for a request that changes data."""
+    """The path and query of a reading request as they were sent, or `/` for a request that changes data."""
 
     @classmethod
     def read(cls, scope: Scope) -> Self:
-        """Parse an ASGI scope.
+        """Read the head from an ASGI scope.
 
         Raises:
             Malformed: The path or a header is malformed.
@@ -106,7 +106,7 @@ class Head:
 
 
 def request_id_of(headers: Headers) -> str:
-    """Return the caller's id for the request, or a new id if the caller's is missing or invalid."""
+    """Return the id that the caller gave the request, or a new id if it is missing or invalid."""
     values = [value.decode("latin-1") for name, value in headers if name == b"x-request-id"]
     if len(values) == 1 and _REQUEST_ID.fullmatch(values[0]):
         return values[0]
@@ -114,7 +114,7 @@ def request_id_of(headers: Headers) -> str:
 
 
 def read_authority(text: str) -> Authority | None:
-    """Parse `name`, `name:port` or `[address]:port`; return None for anything else."""
+    """Parse `name`, `name:port` or `[address]:port`, and return None for any other text."""
     match = _AUTHORITY.fullmatch(text)
     if match is None:
         return None
@@ -129,11 +129,11 @@ def read_authority(text: str) -> Authority | None:
 
 
 def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
-    """Return whether a page of this origin belongs to this server.
+    """Return whether an origin belongs to this server.
 
-    The origin must have the host and port of the request, or a host name that the operator trusts. In the
-    latter case, its port must be that of the request or the default port, as behind an https proxy. Another
-    port on the same machine is a foreign origin.
+    The origin must have the host and port of the request, or a host name that the operator trusts. An origin
+    with a trusted host name must have the port of the request or the default port, as behind an https proxy.
+    Another port on the same machine is a foreign origin.
     """
     match = _ORIGIN.fullmatch(origin)
     author = read_authority(match[2]) if match else None
@@ -143,7 +143,7 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     port = author.port or usual
     own_port = host.port or usual
     if author.name == host.name and author.name not in trusted:
-        return match[1].lower() == "http" and port == own_port  # only proxies use https
+        return match[1].lower() == "http" and port == own_port  # only proxies have https
     if author.name == host.name:
         return port == own_port
     return author.name in trusted and port in (usual, own_port)

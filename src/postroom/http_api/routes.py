@@ -1,4 +1,4 @@
-"""All routes of the HTTP interface, and the application that returns every error as problem JSON."""
+"""The routes of the HTTP interface, and the application that returns every error as problem JSON."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -52,15 +52,15 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     calls: Calls | None = None,
     events: EventFollowing | None = None,
 ) -> list[Route]:
-    """Return all routes: health, metrics, login, administration, REST, and clear errors for OAuth requests.
+    """Return the routes of health, metrics, log-in, administration and REST.
 
-    `permissions` lists the callers that each route accepts, as `Guard` marks them. `ready` checks whether the
-    server can work. `refresh` updates the gauges of the registry before they are shown. An administration
-    operation has a route if its service is among `services`. The REST routes exist only if the caller passes
-    `calls` and `events`.
+    Requests for OAuth get a clear error. `permissions` lists the callers that each route accepts. `ready`
+    checks whether the server can work. `refresh` updates the gauges of the registry before they are shown. An
+    administration operation has a route if its service is among `services`. There are REST routes only if the
+    caller passes `calls` and `events`.
     """
     own = {LongWork: LongWork(), LoginService: login}
-    # Routes that report at once that there is no OAuth; an HTML page would confuse clients.
+    # Add routes that report at once that there is no OAuth. An HTML page would confuse clients.
     paths = [f"/.well-known/{name}" for name in _DISCOVERY]
     paths += [f"{path}/{{rest:path}}" for path in paths]
     paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]
@@ -128,7 +128,7 @@ def application(
 ) -> Starlette:
     """Return an application that returns every error as problem JSON, even for unknown paths and methods.
 
-    A route accepts the callers in its row of `permissions`; without a row, it accepts nobody.
+    A route accepts the callers in its row of `permissions`. A route without a row accepts nobody.
     """
     close(routes, permissions)
     return Starlette(
@@ -141,9 +141,9 @@ def application(
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
     """Return the routes that accept the results of runs from servers that execute agents.
 
-    The routes need no login, because results are signed.
+    The routes need no token, because results are signed.
 
-    `others` are the servers of the same database: a result is accepted by the server that waits for it.
+    `others` are the other servers of the database. The server that waits for a result accepts it.
     """
 
     async def result(request: Request) -> Response:
@@ -169,7 +169,7 @@ async def _oauth_is_off(_: Request) -> Response:
 
 
 def _error_response(request: Request, problem: Problem) -> Response:
-    """Return an error response in the form that callers of this address expect."""
+    """Return an error response in the form that callers of the address expect."""
     channel = request.scope.get(CHANNEL_SCOPE)
     if not isinstance(channel, OpenPath) or channel.refuse is None:
         return problem.response(str(request.scope.get("state", {}).get("request_id", "")))
@@ -201,7 +201,7 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, _: Exception) -> Response:
-    """Respond to an unexpected error; the error is then raised again, and `Guard` logs it."""
+    """Return the response for an unexpected error, which is then raised again and logged by `Guard`."""
     return _error_response(request, internal_error())
 
 
@@ -209,7 +209,7 @@ _NO_PAGE: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>\n<p>There is no page '
     'at this address. <a href="{pages}">Open the pages</a></html>\n'
 )
-"""The not-found page for browsers; programs get JSON."""
+"""The page for browsers that an address does not exist. Programs get JSON."""
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
     404: ("not_found", "this path does not exist"),
     405: ("method_not_allowed", "use a method from the Allow header"),

@@ -1,9 +1,9 @@
-"""Logs people in to the pages with the server's token or a one-time code, and issues a signed cookie.
+"""Logs people in to the pages, with the server's token or a one-time code, and issues a signed cookie.
 
-The cookie's signature is verified without the store. The cookie therefore survives a restart, and people can
-log in even while nothing can be written. A cookie is valid for thirty days, or until the server's token
-changes or the person logs out. A logout is stored, so that no server accepts the cookie again. Codes are in
-the store; failed attempts are kept only in memory.
+The signature of the cookie is verified without the store. So the cookie is valid after a restart, and people
+can log in even while nothing can be written. A cookie is valid for thirty days, or until the server's token
+changes or the person logs out. A log-out is stored, so that no server accepts the cookie again. Codes are in
+the store. Failed attempts are only in memory.
 """
 
 import html
@@ -32,21 +32,21 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MAX_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _OWN: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,2000}")
-"""Matches a path on this server, with its query. Two slashes at the start would refer to another server."""
+"""Matches a path on this server, with its query. Two slashes at the start would mean another server."""
 _LOG = get_logger(__name__)
 
 
 class Attempts:
-    """Counts failed logins by network address; after ten failures within a minute, the address must wait."""
+    """Counts failed log-ins by network address. After ten failures within a minute, an address must wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def failed(self, address: str) -> None:
-        """Record a failure.
+        """Record a failed log-in from an address.
 
-        If more than a thousand addresses have failed, forget the address whose last failure is the oldest.
+        Beyond a thousand addresses, the address with the oldest last failure is removed.
         """
         self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
@@ -54,7 +54,7 @@ class Attempts:
             self._failures.popitem(last=False)
 
     def wait(self, address: str) -> int:
-        """Return how many seconds the address must wait; 0 if it may try now."""
+        """Return the number of seconds that an address must wait, or 0 if it may try now."""
         failures = self._failures.get(address, deque())
         if len(failures) < MAX_FAILURES:
             return 0
@@ -75,7 +75,7 @@ class LoginService:
 
     @property
     def cookie_name(self) -> str:
-        """The name of the login cookie."""
+        """The name of the log-in cookie."""
         return self._sessions.cookie_name
 
     def routes(self) -> list[Route]:
@@ -86,10 +86,10 @@ class LoginService:
         ]
 
     async def make_link(self, request: Request, path: str) -> LinkView:
-        """Return an address that logs in once, within 10 minutes, and redirects to a page of this server.
+        """Return an address that logs a person in, once and within 10 minutes, and redirects to a page.
 
         Raises:
-            InvalidArgument: The path is not that of a page.
+            InvalidArgument: The path is not the path of a page.
         """
         coming = {"type": "http", "method": "GET", "path": unquote(urlsplit(path).path)}
         is_shown = any(route.matches(coming)[0] is Match.FULL for route in request.app.routes)
@@ -100,7 +100,7 @@ class LoginService:
                 remedy="use a path such as /p/shop/runs",
             )
         leads_on = "" if path == "/" else f"&next={quote(path, safe='/')}"
-        base = f"{request.url.scheme}://{request.headers['host']}"  # the host as the caller names it
+        base = f"{request.url.scheme}://{request.headers['host']}"  # the host that the caller has named
         return {"url": f"{base}/login?code={await self.codes.make()}{leads_on}"}
 
     async def _come(self, request: Request) -> Response:
@@ -108,7 +108,7 @@ class LoginService:
 
     async def _show(self, request: Request) -> Response:
         code = request.query_params.get("code")
-        if code is None or request.method == "HEAD":  # previewing a link must not use up the code
+        if code is None or request.method == "HEAD":  # a preview of a link must not use up the code
             return _page("", status=200, then=own_address(request.query_params.get("next", "")))
         return await self._decide(
             request,
@@ -122,8 +122,8 @@ class LoginService:
         if form is None:
             return _page("use the form on this page", status=415)
         if FORM_TOKEN in form:
-            # The session had expired, so the guard redirected a form of the page `found` here. The login page
-            # shows the texts that were typed in it, so they are not lost.
+            # The log-in had expired, so the guard has redirected a form of the page `found` to this address.
+            # The log-in page shows the typed texts, so that they are not lost.
             origin = urlsplit(request.headers.get("referer", ""))
             shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
             notice = "you were logged out, so nothing was sent"
@@ -195,19 +195,19 @@ class LoginService:
 
 
 async def _read_form(request: Request) -> dict[str, list[str]] | None:
-    """Return the fields of a form; None if the body is not a form."""
+    """Return the fields of a form, or None if the body is not a form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         return None
     return parse_qs((await request.body()).decode("utf-8", "replace"))
 
 
 def login_address(then: str) -> str:
-    """Return the address of the login page that redirects to a page of this server."""
+    """Return the address of the log-in page that redirects to a page of this server."""
     return "/login" if own_address(then) == "/" else f"/login?next={quote(then, safe='/')}"
 
 
 def own_address(address: str) -> str:
-    """Return the address if it is a page of this server; otherwise return the address of the first page."""
+    """Return an address if it is a page of this server, or else the address of the first page."""
     return address if _OWN.fullmatch(address) else "/"
 
 

@@ -1,7 +1,7 @@
-"""Rewrites errors, which mention tools and their arguments, for callers over HTTP.
+"""Rewrites errors, which name tools and their arguments, for callers over HTTP.
 
 A tool becomes its address: `list_agents` becomes `GET /v1/list_agents`. An argument becomes a field of the
-body or a query parameter: `every` becomes `every_seconds` if the operation has only that.
+body or a query parameter: `every` becomes `every_seconds` if the operation has only this field.
 """
 
 import re
@@ -22,12 +22,12 @@ _OPERATION: Final = "postroom.operation"
 
 
 def note_operation(request: Request, operation: Operation) -> None:
-    """Store the operation of a request, so that error messages can name the operation's fields."""
+    """Store the operation of a request, so that errors can name its fields."""
     request.scope[_OPERATION] = operation
 
 
 def operation_of(scope: Any) -> Operation | None:
-    """Return the operation of a request; None if the request did not get as far as an operation."""
+    """Return the operation of a request, or None if the request has not reached an operation."""
     operation: Operation | None = scope.get(_OPERATION)
     return operation
 

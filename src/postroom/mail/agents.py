@@ -1,4 +1,4 @@
-"""Operations on projects and agents: register, describe, list and retire agents; start a session."""
+"""Operations on projects and agents: register, describe, list and retire agents, and start a session."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypedDict
@@ -56,7 +56,7 @@ class WayView(TypedDict):
 
 
 def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
-    """Return the ways to reach an agent, in the order in which they are tried; stop at the first one used."""
+    """Return the ways to reach an agent, in the order in which they are tried, up to the first usable one."""
     if agent.retired_at is not None:
         return [WayView(way=INBOX, taken=False, why="the agent is retired and receives no messages")]
     results = list[WayView]()
@@ -168,7 +168,7 @@ class HealthView(TypedDict):
 
 
 def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
-    """Return the project of a folder; the first call creates it."""
+    """Return the project of a folder. Create the project if there is none."""
     return project_view(_ensure_project(context, asked.human_key, asked.git_identity))
 
 
@@ -189,7 +189,7 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
         None if read is None else read.folder,
         identity
         if git_identity or is_of_git(identity)
-        else "",  # if the folder was renamed, its project has already been moved to it
+        else "",  # the project of a renamed folder has been moved already
         is_said=bool(git_identity),
     )
     if known_project is not None:
@@ -216,21 +216,21 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
 
 
 def _note_names(context: WriteContext, project: Project, folders: Iterable[str]) -> None:
-    """Store folders as aliases of a project, so that later calls only need to read the database."""
+    """Store folders as aliases of a project, so that later calls need only read the database."""
     for folder in sorted(folders):
         if folder != project.human_key:
             context.projects.add_project_alias(project.id, folder)
 
 
 def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
-    """Store the repository identities of projects that did not have one."""
+    """Store the repository identities of projects that had none."""
     for project_id, identity in identities.items():
         if identity:
             context.tx.set_git_identity(project_id, identity)
 
 
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
-    """Register an agent, or update the description of the agent that already has the name."""
+    """Register an agent. If an agent has the name already, update its description."""
     project = find_project(context.projects, asked.project_key)
     return agent_view(_update_agent(context, project, asked))
 
@@ -256,7 +256,7 @@ def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent 
         raise AgentRetired(f"agent {known_agent.name} is retired", value=known_agent.name)
     context.tx.touch_agent(
         known_agent.id, context.now
-    )  # the code below records the activity and does not change the reservations
+    )  # this records the activity, and does not change the reservations
     updated = context.tx.update_agent(
         known_agent.id,
         program=asked.program,
@@ -274,7 +274,7 @@ def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent 
 
 
 def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Raise if a name looks like the name of one of the project's most recently active agents.
+    """Raise an error if a name looks like that of one of the project's most recently active agents.
 
     Raises:
         NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.
@@ -333,7 +333,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
 
 
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
-    """Create project and agent if missing, reserve paths, and return the first messages of the inbox."""
+    """Create the project and the agent if missing, reserve paths, and return the first inbox messages."""
     known_project = context.projects.project(asked.project_key)
     project = _ensure_project(
         context, asked.project_key if known_project is None else known_project.human_key
@@ -355,7 +355,7 @@ def start_session(context: WriteContext, asked: StartSession) -> SessionView:
 
 
 def whois(context: ReadContext, asked: Whois) -> WhoisView:
-    """Return an agent's identity, its reservations, and the ways in which a new message would reach it."""
+    """Return an agent's identity and reservations, and the ways in which a new message would reach it."""
     home = find_project(context.projects, asked.project_key)
     project, agent = find_address(context, home, asked.agent_name)
     held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
@@ -382,9 +382,9 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent and end its reservations and claims; no effect if it is already retired.
+    """Retire an agent, and end its reservations and claims. Do nothing if it is retired already.
 
-    The authors of open tasks that are assigned to it are told.
+    The authors of open tasks that are assigned to the agent are notified.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
@@ -400,7 +400,7 @@ def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
 
 
 def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
-    """Unretire an agent; no effect if it is not retired."""
+    """Unretire an agent, if it is retired."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is not None:
         context.tx.set_agent_retired(agent.id, None, now=context.now)
@@ -409,7 +409,7 @@ def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
 
 
 def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentView:
-    """Set which agents may send mail to this agent."""
+    """Set which agents may send mail to an agent."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     context.tx.set_contact_policy(agent.id, asked.policy, now=context.now)
     to_archive(context, "agent", agent.id, project.id)
@@ -417,9 +417,9 @@ def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentV
 
 
 def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
-    """Read the database and return how many records it has, which shows that it answers."""
+    """Return the number of records in the database, to show that it answers."""
     del asked
-    counts = context.projects.counts(unread=False)  # a health check may run often, so it must be cheap
+    counts = context.projects.counts(unread=False)  # health checks may be frequent, so they must be cheap
     return {
         "status": "ok",
         "projects": counts["projects"],
@@ -430,7 +430,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """Stand in for an operation that `Mail.perform` performs itself, because it also writes a file."""
+    """The placeholder for an operation that `Mail.perform` performs itself, because it also writes a file."""
     raise StateError(
         "this operation cannot rotate a token; the service does",
         value=type(asked).__name__,

@@ -1,7 +1,7 @@
-"""Reads and checks attachments before a message is stored; reads no file outside the project's folder.
+"""Reads and checks attachments before a message is stored, and reads no file outside the project's folder.
 
-Attachments are read in a worker thread before the transaction, because files and images are slow to read and
-may be malicious.
+Attachments are read on a worker thread before the transaction, because files and images may be slow to read,
+and malicious.
 """
 
 import base64
@@ -21,17 +21,17 @@ from postroom.mail.context import LoadedAttachment, Rules
 
 PREVIEW_PIXELS = 512
 PREVIEWED = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""The image formats that are decoded. Other formats are not, because some decoders start another program."""
+"""The image formats that are decoded. Some decoders of other formats start another program."""
 MAX_IMAGE_PIXELS = 40_000_000
-"""Maximum number of pixels of a decoded image; a larger image is stored without a preview."""
+"""Maximum number of pixels of a decoded image. A larger image is stored without a preview."""
 
 
 def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) -> list[LoadedAttachment]:
     """Read all requested files.
 
     Raises:
-        TooLarge: A file, all files together, or their number exceeds its limit.
-        InvalidPath: A file is outside the project's folder, is not a regular file or cannot be read.
+        TooLarge: A file, all files together, or the number of files exceeds its limit.
+        InvalidPath: A file is outside the project's folder, is not a regular file, or cannot be read.
         InvalidArgument: Path and content are both missing, or the content is not base64.
     """
     if len(asked) > rules.max_attachments:
@@ -83,7 +83,7 @@ def _decode(name: str, text: str, rules: Rules) -> bytes:
 
 
 def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
-    """Open a file without following a final symbolic link, then check the real path of the opened file."""
+    """Open a file without following a final symbolic link, and check the real path of the opened file."""
     try:
         real_root = root.resolve(strict=True)
         path = (real_root / asked).resolve(strict=True)
@@ -97,7 +97,7 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
         raise _unreadable(asked, "is not a file that the server can read") from error
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
-        os.close(handle)  # a folder cannot be opened as a file, and a device or pipe may block forever
+        os.close(handle)  # a folder cannot be read, and a device or pipe may block forever
         raise _unreadable(asked, "is not a regular file")
     with os.fdopen(handle, "rb") as file:
         if facts.st_size > rules.max_attachment_bytes:
@@ -145,7 +145,7 @@ def _load(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 
 def preview_of(content: bytes) -> bytes | None:
     """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as an image."""
-    from PIL import Image  # imported here, because neither start-up nor mail without images needs it
+    from PIL import Image  # imported here, because only mail with images needs it
 
     try:
         with Image.open(io.BytesIO(content), formats=PREVIEWED) as image:
@@ -157,6 +157,6 @@ def preview_of(content: bytes) -> bytes | None:
             shown.save(out, format="WEBP", quality=80)
             return out.getvalue()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Warning):
-        # Not an image, or a damaged one: it is stored unchanged, without a preview. Warnings are raised only
-        # if the interpreter is configured to raise warnings.
+        # The file is no image, or a damaged one: store it unchanged, without a preview. Warnings are raised
+        # only if the interpreter is configured so.
         return None

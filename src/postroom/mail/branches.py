@@ -1,6 +1,7 @@
-"""Finds the branches of a repository that were merged into its main branch since an earlier commit.
+"""Finds the branches that were merged into the main branch of a repository since an earlier commit.
 
-Git itself is asked; nothing is read from the network. The functions block: they run Git and read files.
+The functions ask Git, and read nothing from the network. The functions block, because they run Git and read
+files.
 """
 
 import re
@@ -15,9 +16,9 @@ from postroom.mail.git_identity import ask_git
 _HEADS: Final = "refs/heads/"
 _DEFAULT: Final = "refs/remotes/origin/HEAD"
 _MOST: Final = 1_000
-"""Maximum number of commits, or of moves of the main branch, that one call examines."""
+"""Maximum number of commits, or of moves of the main branch, that a call examines."""
 _MADE_HERE: Final = ("commit", "revert", "cherry-pick", "am", "rebase")
-"""First words of Git's reflog entries for commits that were made on the branch itself."""
+"""The first words of Git's reflog entries for commits that were made on the branch itself."""
 _MERGES: Final = (
     re.compile(r"^Merge (?:remote-tracking )?branch(?:es)? (?P<names>'[^']+'(?:(?:, | and )'[^']+')*)"),
     re.compile(r"^Merge pull request #\d+ from [^/\s]+/(?P<name>\S+)"),
@@ -27,17 +28,16 @@ _FAST_FORWARD: Final = re.compile(r"^(?:merge|pull) (?:\S+ )*?(?P<name>\S+): Fas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainBranch:
-    """The branch of a repository into which others are merged, and its newest commit."""
+    """The branch of a repository into which other branches are merged, and its newest commit."""
 
     name: str
     commit: str
 
 
 def read_main_branch(folder: str) -> MainBranch | None:
-    """Return the repository's main branch; None if the folder has no repository or no commit.
+    """Return the main branch of a repository, or None if there is no repository, or no commit.
 
-    The main branch is the one that `origin` declares as its default, or else `main`, `master`, or the one
-    checked out.
+    The main branch is the default branch of `origin`, or else `main`, `master`, or the checked-out branch.
     """
     git = shutil.which("git")
     if git is None or not Path(folder).is_dir():
@@ -54,11 +54,12 @@ def read_main_branch(folder: str) -> MainBranch | None:
 
 
 def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
-    """Return the names of the branches that came into the main branch after the commit `before`.
+    """Return the names of the branches that were merged into the main branch after the commit `before`.
 
-    A branch counts if its newest commit is now part of the main branch and was not before, or if a merge
-    commit or Git's record of a fast-forward names it, even if it was deleted. A branch that was only created
-    from a commit of the main branch does not count. Git does not record a squash or a rebase as a merge.
+    A branch counts if its newest commit is part of the main branch now, and was not before. A branch also
+    counts, even if it was deleted, if a merge commit or Git's record of a fast-forward names it. A branch
+    that was only created from a commit of the main branch does not count. Git does not record a squash or a
+    rebase as a merge.
     """
     git = shutil.which("git")
     if git is None or before == main.commit:
@@ -66,7 +67,7 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
     new = f"{before}..{main.commit}"
     ours = set(ask_git(git, folder, "rev-list", "--first-parent", f"-{_MOST}", new).split())
     moves = list(_moves(git, folder, main, before))
-    # After a fast-forward, the commits of a branch are those of the main branch; Git's record tells which.
+    # After a fast-forward, all commits of the branch are in the main branch, so only Git's record names it.
     own = (
         {commit for commit, note in moves if note.startswith(_MADE_HERE) or ": Merge made by" in note}
         if moves
@@ -98,7 +99,7 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
 
 
 def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tuple[str, str]]:
-    """Yield the commits to which the main branch moved since `before`, newest first, with reflog entries."""
+    """Yield the commits to which the main branch moved since `before`, with reflog entries, newest first."""
     record = f"logs/{_HEADS}{main.name}"
     place = ask_git(git, folder, "rev-parse", "--path-format=absolute", "--git-path", record)
     try:
@@ -115,12 +116,12 @@ def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tup
 
 
 def _short(ref: str) -> str:
-    """Return the name of a local or remote branch without the name of the remote."""
+    """Return the name of a branch without the name of its remote."""
     return ref.removeprefix(_HEADS) if ref.startswith(_HEADS) else ref.split("/", 3)[-1]
 
 
 def _branches_in(subject: str) -> list[str]:
-    """Return the branches that the subject of a merge commit names, as Git and forges write it."""
+    """Return the branches in the subject of a merge commit, in the forms of Git and of forges."""
     by_git, by_forge = (pattern.match(subject) for pattern in _MERGES)
     if by_git:
         return [name.removeprefix("origin/") for name in re.findall(r"'([^']+)'", by_git["names"])]
@@ -128,5 +129,5 @@ def _branches_in(subject: str) -> list[str]:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether this can be the name of a branch, and not a commit."""
+    """Return whether a text can be the name of a branch, and not the id of a commit."""
     return not re.fullmatch(r"[0-9a-f]{40}", name)

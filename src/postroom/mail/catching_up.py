@@ -1,10 +1,10 @@
-"""The operation that summarizes the events of a project since a cursor, computed from the project's log.
+"""The operation that summarises the events of a project since a cursor, from the project's log.
 
     after ──▶ newest 2,000 entries that the caller may see ──▶ sentences, threads, runs, usage ──▶ next
 
-The summary reads at most `MAX_ENTRIES_READ` entries, however long the log is, so that its cost does not grow
-with the project. Older entries after the cursor are only counted, in `skipped`. For each subject of
-`SUBJECTS` it has at most `LISTED` sentences. Text that agents have written is in quotes.
+A summary reads at most `MAX_ENTRIES_READ` entries, so its cost does not grow with the project. Older entries
+after the cursor are only counted, in `skipped`. A summary contains at most `LISTED` sentences for each
+subject of `SUBJECTS`. Texts by agents are in quotes.
 """
 
 from collections import Counter
@@ -24,13 +24,13 @@ from postroom.mail.projects import find_project
 from postroom.mail.waking.prompts import ASKING
 
 MAX_ENTRIES_READ: Final = 2_000
-"""Maximum number of log entries that one summary reads."""
+"""Maximum number of log entries that a summary reads."""
 LISTED: Final = 10
 """Maximum number of threads, questions, failed runs and paths that a summary lists, newest first."""
 _SENDERS_OF: Final = 20
-"""Maximum number of messages per thread that are read to find out who sent them."""
+"""Maximum number of messages of a thread that are read to find their senders."""
 _SERVER: Final = "postroom"
-"""Stands for the server as the sender of a message; no agent can have this name."""
+"""The name for the server as the sender of a message. No agent can have this name."""
 _HOUR: Final = 3_600_000
 _STATE_AFTER: Final = {
     "run.began": "active",
@@ -41,10 +41,10 @@ _STATE_AFTER: Final = {
 }
 K = TypeVar("K")
 Subject = Literal["asked", "added", "decided", "done", "failed", "changed", "said", "spent"]
-"""What a sentence is about, in the order of the summary."""
+"""The subject of a sentence. A summary contains the subjects in this order."""
 SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 _LONGEST: Final = 200
-"""Maximum number of characters that a sentence quotes of one text."""
+"""Maximum number of characters of a text that a sentence quotes."""
 
 
 class CaughtSentence(TypedDict):
@@ -136,18 +136,18 @@ class CaughtUpView(TypedDict):
 
 
 def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
-    """Return what happened in a project after a cursor, or within the last hours.
+    """Return a summary of the events in a project after a cursor, or within the last hours.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
-        CursorAhead: The cursor is greater than the newest entry's number.
+        CursorAhead: The cursor is greater than the number of the newest entry.
     """
     project = find_project(context.projects, asked.project_key)
     return summary(context, project, after=asked.after, begin=context.now - asked.hours * _HOUR)
 
 
 def summary(context: ReadContext, project: Project, *, after: int | None, begin: int) -> CaughtUpView:
-    """Return what happened in a project after a cursor or, without a cursor, since the time `begin`.
+    """Return a summary of the events in a project after a cursor, or since the time `begin`.
 
     Raises:
         CursorExpired, CursorAhead: As for `catch_up`.
@@ -214,7 +214,7 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
 
 
 def _live_reservations(context: ReadContext, told: Sequence[Happening]) -> list[Happening]:
-    """Return the entries of the reservations that are still held, newest first."""
+    """Return the log entries of the reservations that are still active, newest first."""
     made = {event.reservation_id: event for event in told if event.kind == "reservation.made"}
     reserved = {
         reservation.id: made[reservation.id]
@@ -225,27 +225,27 @@ def _live_reservations(context: ReadContext, told: Sequence[Happening]) -> list[
 
 
 class _Sentences:
-    """Writes the sentences of a summary; each method adds those about one part of the log."""
+    """Writes the sentences of a summary. Each method adds the sentences about one part of the log."""
 
     def __init__(self, context: ReadContext, names: Mapping[int | None, str]) -> None:
         self._context, self._names = context, names
         self._found: dict[Subject, list[tuple[int, CaughtSentence]]] = {subject: [] for subject in SUBJECTS}
         self._left_out: dict[Subject, list[int]] = {subject: [] for subject in SUBJECTS}
-        """The times of entries that are too old to be listed, and for which no sentence is written."""
+        """The times of the entries that get no sentence, because they are too old to be listed."""
 
     def add(self, about: Subject, at: int, text: str, **ids: object) -> None:
-        """Add a sentence with the ids of the things that it is about."""
+        """Add a sentence with the ids of its objects."""
         sentence: CaughtSentence = {"about": about, "text": text, "at": iso(at), **ids}  # type: ignore[typeddict-item]
         self._found[about].append((at, sentence))
 
     def newest(self, about: Subject, entries: Iterable[Happening]) -> list[Happening]:
-        """Return the entries that may be listed, oldest first; the others are only counted."""
+        """Return the entries that are listed, oldest first. The other entries are only counted."""
         ordered = sorted(entries, key=lambda event: event.at)
         self._left_out[about] += [event.at for event in ordered[:-LISTED]]
         return ordered[-LISTED:]
 
     def listed(self) -> list[CaughtSentence]:
-        """Return the newest sentences of each kind, and how many more there are."""
+        """Return the newest sentences about each subject, and the number of further entries."""
         rows = list[CaughtSentence]()
         for about, found in self._found.items():
             found.sort(key=lambda pair: pair[0])
@@ -259,7 +259,7 @@ class _Sentences:
     def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
         """Add the open questions with their texts, and those that were answered or closed.
 
-        An agent reads only the texts of its own questions.
+        An agent gets only the texts of its own questions.
         """
         reader = reader_of(self._context)
         found = questions.values()
@@ -305,7 +305,7 @@ class _Sentences:
         self._add_runs(runs, told)
 
     def _add_tasks(self, told: Sequence[Happening]) -> None:
-        """Add a sentence for each task that was added, and one for its newest state."""
+        """Add sentences about each added task, and about the newest state of each task."""
         added = {event.detail["task_id"]: event for event in told if event.kind == "task.added"}
         states = {event.detail["task_id"]: event for event in told if event.kind in _OF_TASK}
         by_subject: dict[Subject, list[Happening]] = {}
@@ -322,7 +322,7 @@ class _Sentences:
             self.add(about, event.at, text.removesuffix(".") + facts, task_id=number)
 
     def _add_notes(self, told: Sequence[Happening]) -> None:
-        """Add the notes with their texts: those that were added, and the former ones that somebody ended."""
+        """Add the new notes and the ended notes, with their texts."""
         known = {event.detail["note_id"]: event for event in told if event.kind == "note.ended"}
         known |= {event.detail["note_id"]: event for event in told if event.kind == "note.added"}
         listed = self.newest("decided", known.values())
@@ -348,7 +348,7 @@ class _Sentences:
             self.add("decided", event.at, f"{self._who(event)} {verb} {whom} to write to it.")
 
     def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
-        """Add the failed runs with their reasons, and the number of each agent's runs that succeeded."""
+        """Add the failed runs with their reasons, and the number of successful runs of each agent."""
         failures = {event.run_id: event for event in told if event.kind == "delivery.failed"}
         failed = self.newest("failed", [event for event in runs.values() if event.kind == "run.failed"])
         known = [failures[event.run_id] for event in failed if event.run_id in failures]
@@ -380,7 +380,7 @@ class _Sentences:
             self.add("done", last.at, text, run_id=str(last.run_id))
 
     def add_changes(self, told: Sequence[Happening], reserved: Sequence[Happening]) -> None:
-        """Add the changed files, the merged branches, the paths that are still reserved, and new agents."""
+        """Add the changed files, the merged branches, the reserved paths, and the new agents."""
         files = {
             (event.agent_id, event.detail["path"]): event for event in told if event.kind == "file.changed"
         }
@@ -402,7 +402,7 @@ class _Sentences:
         times = {event.message_id: event.at for event in sent}
         for thread in threads:
             if thread["thread_id"].startswith(SUBSCRIPTION_THREAD):
-                continue  # its messages repeat events of the log, in the name of their reader
+                continue  # the thread's messages repeat events of the log
             number = "a message" if thread["messages"] == 1 else f"{thread['messages']} messages"
             who = (
                 " and ".join(filter(None, (", ".join(thread["senders"][:-1]), *thread["senders"][-1:])))
@@ -414,7 +414,7 @@ class _Sentences:
             self.add("said", times[thread["newest_id"]], text, **ids)
 
     def add_spent(self, told: Sequence[Happening]) -> Spent:
-        """Add the reported usage of runs, and return it."""
+        """Add a sentence about the reported usage of runs, and return the usage."""
         ended = [event.detail for event in told if event.kind in ("run.ended", "run.failed")]
         tokens, cost_micros = (
             sum(int(event.get(detail, 0)) for event in ended) for detail in ("tokens", "cost_micros")
@@ -438,11 +438,11 @@ _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
     "task.done": ("done", "{who} finished {task}."),
     "task.cancelled": ("decided", "{who} cancelled {task}."),
 }
-"""By kind of log entry, the subject and the sentence of a task whose newest state it is."""
+"""The subject and the sentence for a task, keyed by the kind of its newest log entry."""
 
 
 def _facts(task: Task, one: Happening) -> str:
-    """Return the end of the sentence about a task: its evidence, or the reason for its state."""
+    """Return the end of the sentence about a task: the evidence, or the reason for the state."""
     if one.kind in ("task.done", "task.review"):
         commit = f"; commit {_quote(task.commit)}" if task.commit else ""
         result = f"; it says {_quote(task.result)}" if task.result else ""
@@ -473,7 +473,7 @@ def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:
 
 
 def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThread]:
-    """Return the threads that have the newest messages, each with its new messages and their senders."""
+    """Return the threads with the newest messages, each with its new messages and their senders."""
     by_thread: dict[object, list[int]] = {}
     for event in reversed(sent):
         if event.message_id is not None:
@@ -501,7 +501,7 @@ def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThre
 
 
 def _is_answer_of_person(context: ReadContext, message: Message) -> bool:
-    """Return whether a message, the first of its thread, is the answer to a question asked outside a run."""
+    """Return whether the first message of a thread is the answer to a question asked outside a run."""
     run_id = None if message.reply_to is not None else context.tx.answering_run(message.id)
     run = None if run_id is None else context.tx.run_of(run_id)
     return run is not None and ASKING in run.thread_id

@@ -1,4 +1,4 @@
-"""Commands: the arguments of operations as typed, documented values, which every interface parses alike."""
+"""Commands: the typed, documented arguments of operations, which all interfaces parse in the same way."""
 
 import ast
 import math
@@ -23,8 +23,7 @@ from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"
-"""The end of a text, after which Python alone would allow a line break; readers of the schema support it
-too."""
+"""Matches the end of a text, without the line break that `$` alone allows in Python. Schemas support it."""
 
 ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
 AgentName = Annotated[str, Meta(description="your name", min_length=1, max_length=200)]
@@ -761,33 +760,33 @@ _WRAPPERS = frozenset(
         "tool_input",
     }
 )
-"""Names of an object that some models wrap around all arguments."""
+"""The names of an object that some models wrap around all arguments."""
 _TOOL_KEYS = frozenset({"function", "name", "tool", "tool_name"})
-"""Names next to that object under which a model repeats the name of the tool."""
+"""The names, next to that object, under which a model repeats the name of the tool."""
 _MAX_WRAPPERS = 2
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
 _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
-"""Arguments that select a part: a command without them applies to everything."""
+"""The arguments that select a part. A command without them applies to everything."""
 _NAME_KEYS = frozenset({"name", "names", "agent", "agents", "agent_name", "to", "recipient", "recipients"})
 _WRAPPED_NAME = re.compile(r"(?:\*{1,3}([^*]+)\*{1,3}|\(([^()]+)\)|\[([^\[\]]+)\])")
-"""A name, or several, in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
+"""Matches names in Markdown's stars or in brackets: `**Ben**`, `(Ben)`, `[Ben, Cyd]`."""
 _VALUE_KEYS = frozenset({"content", "id", "path", "text", "value"})
 _LIST_KEYS = frozenset({"element", "elements", "item", "items"})
-"""Names under which a client puts a list that its model wrote in XML."""
+"""The names under which a client puts a list that its model wrote in XML."""
 _SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "number", "object", "string"})
 _MAX_COVERS = 3
-"""Maximum number of meaningless wrappers that are removed from one value."""
+"""Maximum number of meaningless wrappers that are removed from a value."""
 _FENCED = re.compile(r"\A```\w{0,16}[ \t]*\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
 _ITEMS = re.compile(r"(?:\s*<(item|element)>[^<>]*</\1>)+\s*")
 _ITEM = re.compile(r"<(?:item|element)>([^<>]*)</")
 _LINE_OF_LIST = re.compile(r"\s*\[.*\],?\s*")
 _GEMMA_QUOTE = '<|"|>'
 _TYPOGRAPHIC = {"\u201c": "\u201d", "\u201e": "\u201c", "\u2018": "\u2019", "\xab": "\xbb"}
-"""An opening quotation mark, and the mark that closes it."""
+"""The closing quotation mark of each opening one."""
 _TRAILING_TAGS = re.compile(r"\s*</(\w+)>\s*(?:</(?:\w+:)?invoke>\s*)\Z")
 _SWALLOWED = re.compile(r"</\w+>\s*<(?:\w+:)?parameter name=\"(\w+)\">")
-"""The end of one argument and the beginning of the next, as some models write a call in XML."""
+"""Matches the end of an argument and the beginning of the next one in a call that a model wrote in XML."""
 _BETWEEN_NAMES = re.compile(r"[,;|\n]|\\n")
 _AND = re.compile(r"\s+(?:and|&|\+)\s+", re.IGNORECASE)
 _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
@@ -834,11 +833,11 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "title": ("subject",),
     "ttl": ("ttl_seconds",),
 }
-"""Words that models write in place of our argument names; the first name that a tool has is used."""
+"""The words that models write in place of argument names. The first name that a tool has is used."""
 _BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re.IGNORECASE)
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
-"""A name followed by an e-mail address."""
+"""Matches a name with an e-mail address after it."""
 _NUMBER = re.compile(
     r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
 )
@@ -846,7 +845,7 @@ _KINDS_OF_IDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("task_id", "depends_on"), "task"),
     **dict.fromkeys(("note_id", "replaces"), "note"),
 }
-"""Arguments in which a model may write the kind before each id: `task-1, task-2`."""
+"""The arguments in which a model may write the kind before each id: `task-1, task-2`."""
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:(?:\s*[,;]\s*|\s+)(?:(?:and|&)\s+)?#?\d{1,16})+", re.IGNORECASE)
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
@@ -854,13 +853,13 @@ _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
 _MAX_LITERAL_LENGTH = 8_000
-"""Maximum characters of a text that is read as a Python literal."""
+"""Maximum characters of a text that is parsed as a Python literal."""
 _DEEPEST = 8
-"""Maximum depth of lists and objects that is examined; no command has more than three levels."""
+"""Maximum depth of lists and objects that is examined. No command has more than three levels."""
 
 
 def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
-    """Return the command that plain arguments mean, even if a model wrote them in another form.
+    """Return the command that plain arguments mean, even if a model has written them in another form.
 
     `tool` is the name of the tool, which some models repeat around the arguments.
 
@@ -881,7 +880,7 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
         command = command or msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
         where = place_of(str(error))
-        # A reason with patterns replaced by their descriptions.
+        # Replace patterns in the reason by their descriptions.
         reason = str(error)
         for pattern, words in _IN_WORDS.items():
             reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
@@ -896,7 +895,7 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
 
 
 def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
-    """Return the remedy: the choices of an argument, the nearest name, or all arguments."""
+    """Return the remedy: the choices of an argument, the most similar name, or all arguments."""
     named = next(iter(re.findall(r"\w+", place_of(said))), "")
     field = next((field for field in msgspec.structs.fields(kind) if field.name == named), None)
     choices = (
@@ -922,7 +921,7 @@ def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
 
 
 def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
-    """Refuse a selection that contains only nulls, because a command without a selection applies to all.
+    """Refuse a selection that contains only nulls: a command without a selection applies to everything.
 
     Raises:
         InvalidArgument: A selection is the text `none`, a list of nulls or a similar value.
@@ -943,10 +942,11 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
 
 
 def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) -> dict[str, Any]:
-    """Return the arguments without a wrapping object, and with our names: `projectKey` is `project_key`.
+    """Return the arguments without a wrapping object, with the right names: `projectKey` is `project_key`.
 
     Raises:
-        InvalidArgument: An argument has two names with different values, or belongs to another tool.
+        InvalidArgument: An argument is given under two names with different values, or belongs to another
+            tool.
     """
     fields = kind.__struct_fields__
     for _ in range(_MAX_WRAPPERS):
@@ -973,7 +973,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
 def _wrapped_arguments(
     fields: tuple[str, ...], arguments: dict[str, Any], tool: str
 ) -> dict[str, Any] | None:
-    """Return the inner object with all arguments if another object wraps it; otherwise None.
+    """Return the object with all arguments, or None if no other object wraps it.
 
     Raises:
         InvalidArgument: The outer object names another tool.
@@ -1003,7 +1003,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
     """Return the arguments without the tags with which a model ended its call.
 
     Raises:
-        InvalidArgument: A text also contains the next argument, which would be lost.
+        InvalidArgument: A text also contains the next argument, which would be lost otherwise.
     """
     cleaned = arguments
     for name, value in arguments.items():
@@ -1023,9 +1023,9 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
 
 
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with names, thread ids and moments in their intended form.
+    """Return the arguments with names, thread ids and times in their intended form.
 
-    A text may still be an invalid value, such as ` @Ada`, or the text `null` for no thread.
+    The result can still contain invalid values, such as ` @Ada`, or the text `null` for no thread.
     """
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
@@ -1041,7 +1041,7 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
 
 
 def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with several ids in `message_id` as `message_ids`, where a tool has both."""
+    """Return the arguments with several ids in `message_id` as `message_ids`, if the tool has both."""
     several, ids = "message_ids", _uncover(arguments.get("message_id"))
     if several not in kind.__struct_fields__ or arguments.get(several):
         return arguments
@@ -1075,7 +1075,7 @@ def _plain_text(value: object) -> object:
 
 
 def _plain_name(value: object) -> object:
-    """Return the name in one of the forms in which a model writes it: `@Ada`, `{"name": "Ada"}`."""
+    """Return the name in a value that a model has written, such as `@Ada` or `{"name": "Ada"}`."""
     if isinstance(value, dict) and len(value) == 1:
         [(key, inner)] = value.items()
         value = inner if key in _NAME_KEYS and isinstance(inner, str) else value
@@ -1087,7 +1087,7 @@ def _plain_name(value: object) -> object:
 
 
 def _plain_names(value: object) -> object:
-    """Return names as a list; no name contains a comma or a line break."""
+    """Return names as a list. No name contains a comma or a line break."""
     if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
     if isinstance(value, dict):
@@ -1124,7 +1124,7 @@ def _unwrap(text: str) -> str:
 
 
 def _listed_names(text: str) -> list[str]:
-    """Return the names in a list as text: `Ben, Cy and Dan`. The path after an `@` may contain an `and`."""
+    """Return the names in a text such as `Ben, Cy and Dan`. The path after an `@` may contain an `and`."""
     names = list[str]()
     for part in _BETWEEN_NAMES.split(text):
         name = _BEGINS_WITH_AND.sub("", _unwrap(part), count=1) if names else _unwrap(part)
@@ -1163,13 +1163,13 @@ def _one_name(name: object) -> object:
 
 
 def _one_or_more_names(value: object) -> object:
-    """Return `to`, which is one name for request_contact and a list of names for send_message."""
+    """Return `to`, which is a name for request_contact, and a list of names for send_message."""
     names = _plain_names(_BEGINS_WITH_TO.sub("", value.strip(), count=1) if isinstance(value, str) else value)
     return names[0] if isinstance(names, list) and len(names) == 1 else names
 
 
 def _plain_digest(value: object) -> object:
-    """Return a digest in lower case, without the name of its algorithm: `sha256:AB...`."""
+    """Return a digest such as `sha256:AB...` in lower case, without the name of its algorithm."""
     text = _plain_text(value)
     return (_BEGINS_WITH_SHA256.sub("", text, count=1).lower() or text) if isinstance(text, str) else text
 
@@ -1189,7 +1189,7 @@ def _plain_files(value: object) -> object:
 
 
 def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
-    """Return an attachment with the right field names; its content, even a data URL, in standard base64."""
+    """Return an attachment with the right field names, and with its content in standard base64."""
     file = {
         name: str(value) if _is_number(value) else value
         for name, value in _with_known_names(given, AttachmentIn).items()
@@ -1201,15 +1201,15 @@ def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
         text = text[match.end() :]
     if ("-" in text or "_" in text) and "+" not in text and "/" not in text:
         text = "".join(text.split()).replace("-", "+").replace("_", "/")
-        text += "=" * (-len(text) % 4)  # the alphabet for URLs is often written without them
+        text += "=" * (-len(text) % 4)  # base64 for URLs often has no padding
     return {**file, "content_base64": text}
 
 
 def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return arguments with the right names in place of other words: `body` becomes `body_md`.
+    """Return arguments with the right names instead of other words: `body` becomes `body_md`.
 
     Raises:
-        InvalidArgument: Both names are present, with different values.
+        InvalidArgument: Both names are given, with different values.
     """
     fields = set(kind.__struct_fields__)
     named = dict[str, Any]()
@@ -1225,18 +1225,18 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
 
 
 def _plain_moment(value: object) -> object:
-    """Return a time as text; a number may count seconds or milliseconds since 1970."""
+    """Return a time as text. A number means seconds or milliseconds since 1970."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with each invalid value replaced by its valid form.
 
-    A valid value is unchanged. An optional argument that is null or an empty text is omitted if it is
-    invalid.
+    A valid value does not change. An optional argument is omitted if its value is null or an empty text, and
+    its type does not allow that value.
 
     Raises:
-        InvalidArgument: JSON text in an argument contains invalid Unicode or is nested too deep.
+        InvalidArgument: JSON text in an argument contains invalid Unicode, or is nested too deeply.
     """
     normal = dict(arguments)
     for field in msgspec.structs.fields(kind):
@@ -1250,7 +1250,8 @@ def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict
                 normal[field.name] = form
                 break
         else:
-            # An empty key is a fault of its maker: without a key a repeated call would be done twice.
+            # An empty key is a mistake of the caller: without a key, a repeated call would be performed
+            # twice.
             is_empty = value == "" and field.name != "idempotency_key"
             if not field.required and (value is None or is_empty):
                 del normal[field.name]
@@ -1267,7 +1268,7 @@ def _fits(value: object, kind: Any) -> bool:
 
 
 def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
-    """Yield the other forms in which a model may have meant a value, the most likely form first."""
+    """Yield the other values that a model may have meant, most likely first."""
     if isinstance(value, str):
         text = value.strip()
         for form in _json_forms(text if text[:1] in _OPENING else ""):
@@ -1298,9 +1299,9 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
 
 
 def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object]:
-    """Yield the other forms of a list: its only item, the list without nulls, each item in its intended form.
+    """Yield the other forms of a list: the only item, the list without nulls, the list of intended items.
 
-    A list of nulls has no other form: it never counts as an omitted argument.
+    A list of nulls has no other form, because it must not count as an omitted argument.
     """
     items = [item for item in value if item is not None]
     if value and not items:
@@ -1313,16 +1314,16 @@ def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object
         next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item for item in items
     ]
     yield [next(_forms_of_text(item, kind, name), item) if isinstance(item, str) else item for item in items]
-    if not name.endswith("paths"):  # there, a number is more likely to be the id of a reservation
+    if not name.endswith("paths"):  # among paths, a number is more likely to be the id of a reservation
         yield [str(item) if _is_number(item) else item for item in items]
     yield [{"path": item} if isinstance(item, str) else item for item in items]
 
 
 def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
-    """Yield the choice, truth value, number or time span that a text represents.
+    """Yield the choice, truth value, number or time span that a text means.
 
     Raises:
-        InvalidArgument: The text for an id has a comma: `1,234` may be one id or two.
+        InvalidArgument: The text for an id contains a comma: `1,234` may be one id or two.
     """
     word, kinds = str(_plain_text(text) or text).strip().rstrip(",;").lower(), _kinds_in(kind)
     if word in _NULLS and type(None) in kinds:
@@ -1350,14 +1351,14 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
 
 
 def _without_kind(text: str, name: str) -> str:
-    """Return the text of an argument without the kind before each id: `task-1, task-2` is `1, 2`."""
+    """Return the text of an argument without the kind before each id: `task-1, task-2` becomes `1, 2`."""
     kind = _KINDS_OF_IDS.get(name)
     return text if kind is None else re.sub(rf"(?i)\b{kind}s?[ _-]?(?=#? ?\d)", "", text)
 
 
 @cache
 def _kinds_in(kind: Any) -> frozenset[Any]:
-    """Return the plain types in a type: the members of a union, the items of a list."""
+    """Return the plain types in a type, such as the members of a union and the items of a list."""
     parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
@@ -1365,12 +1366,12 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
 
 
 def _json_forms(text: str) -> Iterator[object]:
-    """Yield the value of JSON text, or of a Python list, tuple or set: `['a', 'b']`."""
+    """Yield the value of JSON text, or of a Python list, tuple or set, such as `['a', 'b']`."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         if _NO_COMMA.search(text):
-            return  # Python reads two texts without a comma as one
+            return  # Python joins two texts without a comma between them
         try:
             value = _plain_json(ast.literal_eval(text)) if len(text) <= _MAX_LITERAL_LENGTH else None
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -1383,7 +1384,7 @@ def _json_forms(text: str) -> Iterator[object]:
 
 
 def _uncover(value: object) -> object:
-    """Return a value without meaningless wrappers: a code fence, JSON inside a text, or `{"item": ...}`."""
+    """Return a value without meaningless wrappers: a code fence, JSON in a text, or `{"item": ...}`."""
     for _ in range(_MAX_COVERS):
         inner = _without_cover(value)
         if inner is value:
@@ -1414,7 +1415,7 @@ def _without_cover(value: object) -> object:
 
 
 def _covered_in(value: dict[Any, Any]) -> object:
-    """Return the list or value that an object represents, or the object itself if it means more."""
+    """Return the list or value that an object wraps, or the object itself if it wraps nothing."""
     keys = list(value)
     if len(keys) == 1 and keys[0] in _LIST_KEYS:
         [inner] = value.values()
@@ -1427,9 +1428,9 @@ def _covered_in(value: dict[Any, Any]) -> object:
 
 
 def _list_of_lines(text: str) -> list[object]:
-    """Parse several lists, each written on a separate line, and return their texts.
+    """Return the texts of several lists, each of which is on a separate line.
 
-    Return nothing if a line is not a list of texts.
+    If a line is not a list of texts, return no texts.
     """
     lines = text.splitlines()
     if len(lines) < 2 or not all(map(_LINE_OF_LIST.fullmatch, lines)):
@@ -1440,10 +1441,10 @@ def _list_of_lines(text: str) -> list[object]:
 
 
 def _plain_json(literal: object, depth: int = 0) -> object:
-    """Return a Python literal as JSON; a set in the order of its values.
+    """Return a Python literal as JSON. A set becomes a sorted list.
 
     Raises:
-        ValueError: It contains a value without a form in JSON, or is nested too deep.
+        ValueError: The literal contains a value that JSON cannot express, or is nested too deeply.
     """
     if depth > _DEEPEST:
         raise ValueError("too deep")
@@ -1459,7 +1460,7 @@ def _plain_json(literal: object, depth: int = 0) -> object:
 
 
 def _plain_paths(value: object) -> object:
-    """Return paths as a list, also from the text of a list; no path contains a line break."""
+    """Return paths as a list, also from the text of a list. No path contains a line break."""
     if isinstance(value, str) and value.strip().lower() not in _NULLS:
         text = value.strip()
         if "\n" in text and text[:1] not in _OPENING:
@@ -1473,7 +1474,7 @@ def _plain_paths(value: object) -> object:
 
 
 def _path_list(item: object) -> list[object] | None:
-    """Parse a list written as text and return its texts; None if it is not a list of texts."""
+    """Return the texts of a list that is written as text, or None if it is not a list of texts."""
     text = item.strip() if isinstance(item, str) else ""
     paths = next(_json_forms(text), None) if text[:1] in _OPENING else None
     is_of_texts = isinstance(paths, list) and any(isinstance(path, str) for path in paths)
@@ -1481,7 +1482,7 @@ def _path_list(item: object) -> list[object] | None:
 
 
 def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
-    """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
+    """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends a text in many programs."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -1511,7 +1512,7 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
 
 
 def _value_at(arguments: object, where: str) -> object:
-    """Return the value at a place such as `to[2]`, short enough for an answer; None if there is none."""
+    """Return the value at a place such as `to[2]`, short enough for an error, or None without a value."""
     value = arguments
     for step in where.replace("[", ".").replace("]", "").split("."):
         if not step:
@@ -1557,4 +1558,4 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "reserve_paths": _plain_paths,
     "attachments": _plain_files,
 }
-"""The arguments that are cleaned before their type is checked."""
+"""The functions that clean arguments before their type is checked, keyed by argument."""

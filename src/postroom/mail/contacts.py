@@ -31,10 +31,10 @@ class ContactsView(TypedDict):
 
 
 def request_contact(context: WriteContext, asked: RequestContact) -> ContactView:
-    """Ask an agent to accept mail from the caller; no effect if it was already asked or has accepted.
+    """Ask an agent to accept mail from the caller. Do nothing if the agent was asked already.
 
     Raises:
-        ContactBlocked: The other agent has blocked the asker or accepts no mail.
+        ContactBlocked: The other agent has blocked the caller, or accepts no mail.
     """
     home, asker = acting_active(context, asked.project_key, asked.agent_name)
     abroad, other = find_address(context, home, asked.to)
@@ -51,7 +51,7 @@ def request_contact(context: WriteContext, asked: RequestContact) -> ContactView
 
 
 def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView:
-    """Accept or block mail from another agent, even if that agent has not requested it."""
+    """Accept or block mail from another agent, even if that agent has not requested a contact."""
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     abroad, requester = find_address(context, home, asked.requester)
     if requester.id == agent.id:
@@ -67,7 +67,7 @@ def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView
 
 
 def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
-    """List the contact requests that an agent has sent and received, with their state."""
+    """Return the contact requests that an agent has sent and received, with their states."""
     home, agent = acting(context, asked.project_key, asked.agent_name)
     links = context.tx.contacts(agent.id)
     agents = context.tx.agents_by_id(
@@ -82,7 +82,7 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return, for each of these agents, the address that the agents of `home` use to reach it."""
+    """Return the address of each of these agents, in the form that agents of `home` use."""
     return {agent.id: address_of(agent.name, place.slug, home.slug) for place, agent in agents}
 
 
@@ -93,7 +93,7 @@ def _with_itself(name: str) -> StateError:
 
 
 def _view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:
-    """Return the view of a contact between two agents, with the addresses that the viewer would use."""
+    """Return the view of a contact between two agents, with their addresses."""
     return {
         "requester": addresses[link.from_id],
         "to": addresses[link.to_id],

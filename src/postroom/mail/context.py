@@ -22,12 +22,12 @@ Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The limits and options of an installation; sizes are in bytes unless stated otherwise."""
+    """The limits and options of an installation. Sizes are in bytes, unless stated otherwise."""
 
     verified: bool = False
     """Whether a call must include the token of the agent that it acts as."""
     owner: str = "local"
-    """The owner of newly created projects; mail between projects of the same owner needs no approval."""
+    """The owner of new projects. Mail between projects of the same owner needs no approval."""
     projects_by: Literal["repository", "folder"] = "repository"
     """Whether all folders of one Git repository belong to one project."""
     max_subject_chars: int = 512
@@ -41,52 +41,52 @@ class Rules:
     default_reservation_ttl: timedelta = timedelta(hours=1)
     case_sensitive_paths: bool = True
     note_tokens: int = 1_000
-    """The budget of tokens for the notes that a session or a run is given at once."""
+    """The maximum number of tokens of the notes that a session or a run gets at once."""
     note_ttl: timedelta = timedelta(days=90)
-    """How long a note stays active if its author gives no end time."""
+    """How long a note stays active if its author states no time."""
     enforced_by: tuple[str, ...] = ()
-    """The hooks that enforce reservations, each in the client in which it is installed."""
+    """The hooks that enforce reservations, each with the client in which it is installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
-    """The reaction to an edit or a commit if reservations cannot be checked; `off` disables the check."""
+    """The reaction to an edit or a commit if reservations cannot be checked. `off` disables the check."""
     stale_write_mode: Literal["warn", "block", "off"] = "block"
-    """The reaction if an agent writes a whole file that was changed after the agent last read it."""
+    """The reaction if an agent writes a whole file that has changed since the agent read it."""
     stale_edit_mode: Literal["warn", "block", "off"] = "warn"
-    """The reaction if an agent changes such a file in another way: by an edit, a patch or a shell command."""
+    """The reaction if an agent changes a part of a file that has changed since the agent read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The caller of an operation, as far as the HTTP or MCP layer has identified it."""
+    """The caller of an operation, as identified by the HTTP or MCP layer."""
 
     agent_token: str | None = None
     operator: bool = False
-    """Whether the caller is a person at the command line of this machine, who has the server's token."""
+    """Whether the caller is a person at the command line of this machine, with the server's token."""
     postroom: bool = False
     """Whether the caller is postroom itself, acting for known people.
 
-    This field is never set for a request from outside.
+    This field is never True for a request from outside.
     """
     agent_id: int | None = None
-    """The agent on whose behalf the server executes the run that makes this call.
+    """The agent of the run that makes this call.
 
-    The call can act only as this agent, whatever name it gives.
+    The call can act only as this agent, even if it names another one.
     """
     run_id: str | None = None
-    """The id of that run."""
+    """The id of the run that makes this call."""
     claim: Claim | None = None
-    """The claim of the run's execution; a change is refused if it was lost."""
+    """The claim of the execution of the run. If the claim was lost, a change is refused."""
     grant: Grant | None = None
-    """The permissions of the named token of the call.
+    """The permissions of the named token with which the call was made.
 
-    If it is None, no scopes restrict the caller.
+    If None, no scopes restrict the caller.
     """
     trace: str | None = None
-    """The trace context of the call; no decision depends on it."""
+    """The trace context of the call, which no decision depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAttachment:
-    """A file that was read and checked before the transaction started, ready to be stored."""
+    """A file to store, which was read and checked before the transaction."""
 
     attachment: Attachment
     content: bytes
@@ -95,24 +95,24 @@ class LoadedAttachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext(Generic[Records, Projects]):
-    """The context of one operation; valid only while its transaction is open."""
+    """The context of an operation. The context is valid only while the transaction is open."""
 
     tx: Records
     projects: Projects
-    """The projects that the caller can see: all of them, or only the one to which its token is bound."""
+    """The projects that the caller can see: all, or only the one to which its token is bound."""
     now: int
     rules: Rules
     caller: Caller
     dice: random.Random
     loaded: Sequence[LoadedAttachment] = ()
     recognition: Recognition | None = None
-    """Facts about the folder that the command gives as its project; they were read before the transaction."""
+    """The facts about the folder that the command names as its project, read before the transaction."""
     is_traced: bool = False
-    """Whether calls and runs are traced; if not, trace positions are not looked up."""
+    """Whether calls and runs are traced. If they are not, trace positions are not looked up."""
     waking: "OpenChange | None" = None
-    """Wakes the recipients within this transaction; if it is None, the waker finds them later."""
+    """Wakes the recipients within this transaction. If None, the waker finds them later."""
     active: set[int] = field(default_factory=set)
-    """The agents as which this call acts: each operation that checks an agent's identity adds the agent."""
+    """The agents as which this call acts. Each check of an agent's identity adds the agent."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]
@@ -120,5 +120,5 @@ WriteContext = OperationContext[RecordWrites, ProjectWrites]
 
 
 def token_hash(token: str) -> str:
-    """Return the stored form of a token. No slow hash is needed, because tokens have 256 random bits."""
+    """Return the hash with which a token is stored. A fast hash is safe for 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Messages as a project sees them: its own messages, and those received from people and other projects.
+"""The messages that a project sees: its own, and those received from people and other projects.
 
-A message is stored in the project of its sender. Blind copies do not make a message visible here.
+A message is stored in the project of its sender. A blind copy does not make a message visible to a project.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from postroom.stores.mail.access import ProjectReads, RecordReads
 FEW = 20
 """Maximum number of other projects whose messages on a thread are read.
 
-The same number of the project's own messages is searched to find those projects.
+The same number of the project's own messages is searched for these projects.
 """
 COUNTED = 200
-"""Maximum number of messages of each other project that are counted on a thread."""
+"""Maximum number of messages that are counted on a thread for each other project."""
 _LOOKS = 10
 """Maximum number of pages of other projects' messages that are searched for messages to this project."""
 
@@ -36,17 +36,17 @@ def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> l
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
-    """Return how many of these recipients still have to acknowledge the message, if it asks for that."""
+    """Return the number of recipients who must still acknowledge a message."""
     if not message.ack_required or message.recalled_at is not None:
         return 0
     return sum(recipient.acked_at is None for recipient in recipients)
 
 
 class Conversation:
-    """A thread as a project sees it, read from one view of the store."""
+    """A thread as a project sees it, from one snapshot of the store."""
 
     def __init__(self, reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> None:
-        """Keep the arguments; `projects` finds the other projects whose messages the caller may see."""
+        """`projects` finds the other projects whose messages the caller may see."""
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
@@ -69,14 +69,14 @@ class Conversation:
     def size(self) -> int:
         """Return the number of messages in the thread.
 
-        For each other project, at most the last 200 are counted.
+        For each other project, at most the last 200 messages are counted.
         """
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [message for other in self._others for message in self._thread_tail(other, COUNTED)]
         return own + len(self._here(theirs))
 
     def participants(self, *, among: int) -> list[ThreadParticipant]:
-        """Return who sent or received each project's newest `among` messages, most active first."""
+        """Return the participants of each project's newest `among` messages, most active first."""
         fields: dict[int, ThreadParticipant] = {}
         for project in (self._project, *self._others):
             counted = self._reads.thread_participants(
@@ -96,13 +96,14 @@ class Conversation:
         return sorted(fields.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
-        """Return the thread's messages in order, starting after the message `after`."""
+        """Return the messages of the thread after the message `after`, in order."""
         for _ in range(_LOOKS):
             windows = [
                 self._reads.thread(project.id, self._thread_id, limit=limit, after=after)
                 for project in (self._project, *self._others)
             ]
-            # A full window may end before its project's last message, so return nothing beyond that end.
+            # A full page may end before the last message of its project, so return no messages after that
+            # page's end.
             known_to = min((window[-1].id for window in windows if len(window) == limit), default=None)
             messages = [
                 message
@@ -117,7 +118,7 @@ class Conversation:
         return []
 
     def newest(self, *, limit: int) -> list[Message]:
-        """Return the thread's newest messages, in order."""
+        """Return the newest messages of the thread, in order."""
         windows = [self._thread_tail(project, limit) for project in (self._project, *self._others)]
         known_from = max((window[0].id for window in windows if len(window) == limit), default=0)
         return self._here([message for window in windows for message in window if message.id >= known_from])[

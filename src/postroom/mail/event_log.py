@@ -1,4 +1,4 @@
-"""The operation that reads a project's log, and the rules that decide which entries a reader may see.
+"""The operation that reads the log of a project, and the rules for the entries that a reader may see.
 
 | reader | sees |
 |---|---|
@@ -45,11 +45,11 @@ class EventsView(TypedDict):
 
 
 def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
-    """Return the events of a project after a cursor, each entry once and in order.
+    """Return the log entries of a project after a cursor, each once and in order.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
-        CursorAhead: The cursor is greater than the newest entry's number.
+        CursorAhead: The cursor is greater than the number of the newest entry.
     """
     project = find_project(context.projects, asked.project_key)
     bounds = context.tx.log_bounds(project.id)
@@ -66,15 +66,15 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
 
 
 def newest_of(context: ReadContext, project_key: str) -> EventsView:
-    """Return an empty list with the cursor after which later events can be read."""
+    """Return an empty list with the cursor from which later events can be read."""
     bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
 def reader_of(context: ReadContext) -> Agent | None:
-    """Return the agent that makes the call, identified by its token or its run.
+    """Return the agent that makes the call, which its token or its run identifies.
 
-    Return None if the operator or a person makes the call.
+    Return None if the operator or another person makes the call.
     """
     token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
@@ -83,11 +83,11 @@ def reader_of(context: ReadContext) -> Agent | None:
 
 
 def check_cursor(after: int, bounds: LogBounds) -> None:
-    """Raise unless the log still has the entries that follow this cursor.
+    """Raise an error unless the log still contains the entries after this cursor.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
-        CursorAhead: The cursor is greater than the newest entry's number.
+        CursorAhead: The cursor is greater than the number of the newest entry.
     """
     details = {"oldest": bounds.oldest, "newest": bounds.newest}
     if after < bounds.oldest:
@@ -110,7 +110,7 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
 
 
 def visible_events(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> list[ProjectEvent]:
-    """Return the entries of a project's log that the caller may see."""
+    """Return those log entries of a project that the caller may see."""
     reader = reader_of(context)
     if reader is None:
         return [event for event in events if context.caller.operator or _is_open(event)]

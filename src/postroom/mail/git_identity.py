@@ -1,8 +1,8 @@
-"""The identity of a folder's repository, independent of its location: its remote and its first commit.
+"""The identity of a repository, which does not depend on its folder: its remote and its first commit.
 
-The worktrees, clones and subfolders of a repository, and symbolic links to it, all have the same identity. An
-unknown part of the identity is empty: a shallow clone lacks the first commit, and a copy may have no remote.
-A folder without a repository is identified by its inode and birth time, which survive a rename.
+The worktrees, clones and subfolders of a repository, and symbolic links to it, have the same identity. An
+unknown part of an identity is empty: a shallow clone lacks the first commit, and a copy may have no remote.
+The identity of a folder without a repository is its inode and birth time, which a rename does not change.
 """
 
 import ctypes
@@ -25,19 +25,19 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 QUICK_SECONDS: Final = 3
-"""Time limit in seconds for Git to read a few files, because some files may block forever."""
+"""The time limit in seconds for Git to read a few files. Some files may block forever."""
 WALK_SECONDS: Final = 15
-"""Time limit in seconds for Git to find the first of a million commits, which takes about 8 s."""
+"""The time limit in seconds for Git to find the first of a million commits, which takes about 8 s."""
 MAX_REMOTE_LENGTH: Final = 500
-"""Maximum number of characters of a remote that are stored; a longer remote is identified by its hash."""
+"""Maximum number of characters of a stored remote. A longer remote address is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
-"""Maximum number of local clones that are followed, each to the one it was cloned from, to find a remote."""
+"""Maximum number of local origins that are followed to find the remote of a clone."""
 _FOLDER: Final = "#folder:"
-"""Prefix of the identity of a folder that is not in a repository."""
+"""The prefix of the identity of a folder that is not in a repository."""
 _STATX: Final = (32, 80, 256)
-"""Offsets in bytes of inode and birth time in the result of Linux's `statx`, and the size of the result."""
+"""The offsets in bytes of inode and birth time in the result of Linux's `statx`, and its size."""
 _BIRTH: Final = 0x800
-"""The bit that requests the birth time from `statx`, and shows that it is available."""
+"""The bit that asks `statx` for the birth time, and shows in the result that it is available."""
 _HERE: Final = -100
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP: Final = re.compile(r"^(?:[^@/:]+@)?([^/:]{2,}):(?!//)(.*)$")
@@ -46,41 +46,41 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryFolder:
-    """A folder on this machine, as described by Git and the file system."""
+    """A folder on this machine, according to Git and the file system."""
 
     top: str
-    """The root of its working tree, spelled like the folder; the folder itself if there is none."""
+    """The root of the folder's working tree, in the spelling of the folder, or else the folder."""
     home: str = ""
-    """The main working tree, if the folder is in a linked one, which may be removed earlier.
+    """The main working tree, or "" if the folder is not in a linked working tree.
 
-    Empty otherwise.
+    A linked working tree may be removed before the main working tree.
     """
     others: tuple[str, ...] = ()
-    """Other folders with the same contents: the targets of symbolic links, and the main working tree."""
+    """The other folders with the same contents: the targets of symbolic links, and the main working tree."""
     identity: str = ""
     """`<remote>#<first commit>`, where unknown parts are empty.
 
-    If there is no repository, the identity is `#folder:<inode>-<birth time>`, or empty if the file system
-    stores no birth time.
+    If there is no repository, the identity is `#folder:<inode>-<birth time>`, or "" if the file system stores
+    no birth time.
     """
 
     @property
     def lasting(self) -> str:
-        """The folder to use as the folder of this repository's project."""
+        """The folder to store as the folder of this repository's project."""
         return self.home or self.top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """The facts about a project's folder: its repository, and the repositories that match older projects."""
+    """The facts about a project's folder, and the repository identities of known projects."""
 
     folder: RepositoryFolder
     identities: Mapping[int, str]
-    """Identities by project, for projects whose identity is not stored yet."""
+    """The identities of the projects whose identity is not stored yet, keyed by project."""
 
 
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
-    """Read the facts about a folder, and those that are missing for the folders of known projects. Blocks."""
+    """Read the facts about a folder, and the missing facts about folders of known projects. Blocks."""
     folder = read_folder(path)
     identities = (
         ((project.id, read_folder(project.human_key).identity) for project in unread)
@@ -93,7 +93,7 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 
 
 def read_folder(path: str) -> RepositoryFolder:
-    """Read the facts about a folder; for a missing folder, return only its path. Blocks: runs Git."""
+    """Read the facts about a folder, or only the path of a missing folder. Blocks, because it runs Git."""
     plain = RepositoryFolder(top=path)
     if not S_ISDIR(_mode(path)):
         return plain
@@ -127,16 +127,17 @@ def read_folder(path: str) -> RepositoryFolder:
 
 
 def is_folder(path: str) -> bool:
-    """Return whether a path is a folder. Blocks: reads the disk."""
+    """Return whether a path is a folder. Blocks, because it reads the disk."""
     return S_ISDIR(_mode(path))
 
 
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
-    """Return the key of the known identity that belongs to the same repository.
+    """Return the key of the known identity of the same repository.
 
-    An equal identity is preferred. If there is none, exactly one known identity must be compatible with this
-    one. So two forks stay separate, and a copy that is compatible with both belongs to neither. Identities
-    with the same remote take precedence over those that share only the first commit, as forks do.
+    An equal identity is preferred. If there is none, exactly one known identity must be compatible with
+    `identity`. So two forks stay separate, and a copy that is compatible with both forks belongs to neither.
+    Identities with the same remote take precedence over identities with only the same first commit, as forks
+    have.
     """
     listed = list(known)
     if equal := next((key for key, other in listed if other == identity), None):
@@ -149,20 +150,20 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
 
 
 def is_of_git(identity: str) -> bool:
-    """Return whether an identity is that of a Git repository; False if there is none or it is unknown."""
+    """Return whether an identity belongs to a Git repository, or False if the identity is unknown."""
     return bool(identity) and not identity.startswith(_FOLDER)
 
 
 def parts_of(identity: str) -> tuple[str, str]:
-    """Return the remote and the first commit of an identity."""
+    """Return the remote and the first commit in an identity."""
     remote, _, root = identity.rpartition("#")
     return remote, root
 
 
 def completed(known: str, read: str) -> str:
-    """Return a known identity, with missing parts added from another identity of the same repository.
+    """Return a known identity, completed with parts of another identity of the same repository.
 
-    If the known identity is that of a folder without a repository, the other identity replaces it.
+    If the known identity belongs to a folder without a repository, the other identity replaces it.
     """
     if read and not is_of_git(known):
         return read
@@ -181,7 +182,7 @@ def _has_repository(folder: Path) -> bool:
 
 
 def _mode(path: str | Path) -> int:
-    """Return the file mode of a path, as `stat` reports it; 0 if the path is missing or unreadable."""
+    """Return the file mode of a path, or 0 if the path is missing or unreadable."""
     try:
         return Path(path).stat().st_mode
     except (OSError, ValueError):
@@ -189,7 +190,7 @@ def _mode(path: str | Path) -> int:
 
 
 def _folder_identity(folder: str) -> str:
-    """Return a folder's inode and birth time, which survive a rename and together are unique."""
+    """Return the inode and the birth time of a folder, which identify the folder even after a rename."""
     try:
         status = Path(folder).stat()
     except OSError:
@@ -206,7 +207,7 @@ def _folder_identity(folder: str) -> str:
 
 
 def _without(path: str, inner: str) -> str:
-    """Return `path`, or the target of the link `path`, without the trailing part `inner`."""
+    """Return a path, or the target of a link at this path, without the last part `inner`."""
     native = inner.replace("/", os.sep)
     for form in (path, os.path.realpath(path)):
         if not native or form.endswith(f"{os.sep}{native}"):
@@ -215,7 +216,7 @@ def _without(path: str, inner: str) -> str:
 
 
 def _identity(git: str, folder: str, depth: int = 0) -> str:
-    """Return remote and first commit; a clone of a local working tree gets the remote of that tree."""
+    """Return the remote and the first commit. The remote of a local clone is that of its origin."""
     remote = ask_git(git, folder, "config", "--get", "remote.origin.url")
     if len(remote) > MAX_REMOTE_LENGTH:
         remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
@@ -231,7 +232,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
 
 
 def plain_remote(url: str) -> str:
-    """Return a remote as `host/path`, without user and password, so that equal remotes compare equal."""
+    """Return a remote as `host/path`, without user and password, so that equal remotes are equal texts."""
     rest = _SCHEME.sub("", url)
     if rest == url and (scp := _SCP.match(url)):
         rest = f"{scp[1]}/{scp[2].lstrip('/')}"
@@ -241,7 +242,7 @@ def plain_remote(url: str) -> str:
 
 
 def _local(remote: str, folder: str) -> str:
-    """Return the folder of a remote on this machine; empty if the remote is on another machine."""
+    """Return the folder of a remote on this machine, or "" if the remote is on another machine."""
     if remote.startswith("file://"):
         return os.path.realpath(remote.removeprefix("file://"))
     if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
@@ -250,7 +251,7 @@ def _local(remote: str, folder: str) -> str:
 
 
 def _root(git: str, folder: str) -> str:
-    """Return the oldest root commit of all branches; empty for a shallow or empty history."""
+    """Return the oldest root commit of all branches, or "" if the history is shallow or empty."""
     if ask_git(git, folder, "rev-parse", "--is-shallow-repository") == "true":
         return ""
     branches = ("--branches", "--remotes=origin")
@@ -260,10 +261,10 @@ def _root(git: str, folder: str) -> str:
 
 
 def environment_of(git: str) -> dict[str, str]:
-    """Return an environment in which Git may read the folders of other users and never prompts for input."""
+    """Return an environment in which Git may read the folders of other users, and never asks for input."""
     return {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
-        "HOME": str(Path.home()),  # lists the folders of other users that this user trusts
+        "HOME": str(Path.home()),  # its settings list the folders of other users that this user trusts
         "LC_ALL": "C",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_OPTIONAL_LOCKS": "0",
@@ -272,7 +273,7 @@ def environment_of(git: str) -> dict[str, str]:
 
 
 def ask_git(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
-    """Run Git and return its output; disable settings of the folder that could run programs or fetch data."""
+    """Run Git without settings that could start programs or fetch data, and return its output."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words; the path is an argument, not a command
             [git, "-c", "protocol.allow=never", "-c", "core.fsmonitor=false", "-C", path, *words],

@@ -1,27 +1,31 @@
 """Reads reservation patterns and decides whether two of them overlap.
 
-This module defines the meaning of a pattern. The module does not depend on agents, leases, stores or the file
-system.
+This module defines the meaning of patterns, without agents, leases, stores or the file system.
 
-A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
+A path is relative to the project root, and consists of names joined by single slashes. A pattern is anchored
+at the root:
 
-    src/app.py no wildcard: that path and, if it is a folder, everything below it src/ everything below src
-    (kept as src/**) ? * one character; any number of characters; both inside one name, even a leading dot
-    [ab] [a-z] one character of the set; [!a] and [^a] one that is not in it; never a slash [[] [*] a set of
-    one character is that character, so [ * ? ~ lose their special meaning a/**/b **/b ** as a whole name
-    stands for any number of names, even none a/** everything inside a, but not a itself a**b two stars inside
-    a name count as one star #a plain text: there are no comments port:8080 a resource, not a file: a scheme
-    of two or more characters, a colon, then no slash. A resource matches only the same text. A file of that
-    name is written ./port:8080
+    src/app.py        no wildcard: that path and, if it is a folder, everything below it
+    src/              everything below src; stored as src/**
+    ? *               one character; any number of characters; both within a name, even a leading dot
+    [ab] [a-z]        one character of the set; [!a] and [^a] match one character that is not in the set;
+                      a set never matches a slash
+    [[] [*]           a set of one character is that character, so [ * ? ~ lose their special meaning
+    a/**/b **/b **    ** as a whole name matches any number of names, even none
+    a/**              everything inside a, but not a itself
+    a**b              two stars within a name count as one star
+    #a                plain text: there are no comments
+    port:8080         a resource, not a file: a scheme of two or more characters, a colon, then no slash;
+                      a resource matches only the same text, and a file of that name is written ./port:8080
 
-A pattern with wildcards (a glob) matches only the paths that it describes, not the trees below them. Any text
-without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}. If
-the file system ignores case, patterns and paths are case-folded character by character before the comparison,
-so that ? still stands for one character. All patterns of a comparison must be read with the same
+A pattern with wildcards (a glob) matches only the paths that it describes, and not the trees below them. Any
+text without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}.
+If the file system ignores case, patterns and paths are case-folded character by character before the
+comparison, so that ? still matches one character. All patterns of a comparison must be parsed with the same
 `case_sensitive`.
 
 Two globs overlap if at least one path matches both. A pattern without wildcards (a literal) may name a file
-or a folder, so it has separate rules:
+or a folder, so it has its own rules:
 
     literal and literal   overlap if they are equal or one lies below the other: src and src/app.py
     literal and glob      overlap if the glob matches the literal itself, or if the names before the glob's
@@ -30,9 +34,8 @@ or a folder, so it has separate rules:
 
 Therefore the literal src does not overlap **/*.py. To reserve a whole folder, write src/ or src/**.
 
-Whether two globs overlap is the question whether the product of two automata accepts any input. Both automata
-are chains whose only loops are gaps (`*` between characters, `**` between names), and for such chains no
-search is needed:
+Two globs overlap if the product of two automata accepts any input. The automata are chains whose only loops
+are gaps (`*` between characters, `**` between names). For such chains, no search is needed:
 
     gap and gap      each gap can match the other's middle: only the parts before the first gap and after
                      the last one can conflict
@@ -40,14 +43,13 @@ search is needed:
     no gap at all    position by position
 
 The same rule applies to the characters of a name and to the names of a path. Every path has a last name, and
-so has every pattern (`a/**` is `a/**/*`): last names and the folders above them are compared separately, and
-each pair of folders once for all active patterns.
+so has every pattern (`a/**` is `a/**/*`). Last names and the folders above them are compared separately. Each
+pair of folders is compared once for all active patterns.
 
-A name in a pattern is either plain text, or a set of names written with `*`, `?` and character classes.
+A name in a pattern is plain text, or a set of names that is written with `*`, `?` and character classes.
 
-A character class is stored as sorted, disjoint ranges of code points with both ends included. For file
-systems that ignore case, folding works character by character and never changes the length of a text, so that
-`?` still stands for one character.
+A character class is stored as sorted, disjoint ranges of code points that include both ends. Case folding
+never changes the length of a text.
 """
 
 import re
@@ -66,7 +68,7 @@ _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 Character: TypeAlias = str | _Ranges
 
 _LAST_CHARACTER = 0x10FFFF
-_LAST_CASED = 0x1FFFF  # no character above this one has another case; a test checks this
+_LAST_CASED = 0x1FFFF  # no character above this one has another case, as a test checks
 _NEVER = 1 << 30  # greater than every possible length
 _LEXEME = re.compile(r"\*+|\?|\[[!^]?+\]?+[^\]/]*\]|\[|[^*?\[]+")
 _SET_ITEM = re.compile(r"(.)-(.)|(.)")
@@ -76,10 +78,10 @@ _SET_ITEM = re.compile(r"(.)-(.)|(.)")
 class Glob:
     """A name with wildcards.
 
-    `pieces` are the parts between its stars. `start` is the text before the first wildcard, and `end` the
-    text after the last. `head` is the length of `start` if a star follows it, and `tail` is the length of
-    `end` if a star precedes it. Without such a star, they are greater than every possible length. `is_text`
-    is true if it has no wildcards except stars.
+    `pieces` are the parts between the stars. `start` is the text before the first wildcard, and `end` is the
+    text after the last one. `head` is the length of `start` if a star follows it, and `tail` is the length of
+    `end` if a star precedes it. Without such a star, `head` and `tail` are greater than every possible
+    length. `is_text` is true if the only wildcards are stars.
     """
 
     pieces: tuple[Sequence[Character], ...]
@@ -95,7 +97,7 @@ Name: TypeAlias = str | Glob
 
 @lru_cache(maxsize=16_384)
 def read_name(written: str, case_sensitive: bool) -> Name:
-    """Return the meaning of a written name: text (case-folded if case is ignored) or a set of names."""
+    """Return the text or the set of names that a written name means. Without case, text is case-folded."""
     if "[" not in written and "?" not in written:
         text = written if case_sensitive else folded(written)
         if "*" not in text:
@@ -125,13 +127,13 @@ def read_name(written: str, case_sensitive: bool) -> Name:
 
 
 def lexemes(written: str) -> list[str]:
-    """Split a name into its parts: plain text, `?`, stars, character classes, and any `[` without an end."""
+    """Split a name into plain text, `?`, stars, character classes, and each `[` that is not closed."""
     return _LEXEME.findall(written)
 
 
 @lru_cache(maxsize=1024)
 def runs_backwards(written: str) -> bool:
-    """Return whether a character class, such as `[z-a]`, contains a reversed range."""
+    """Return whether a character class contains a reversed range, such as `[z-a]`."""
     return any(low > high for low, high in _items(written))
 
 
@@ -148,7 +150,7 @@ def folded(text: str) -> str:
 
 
 def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
-    """Return the text or the character class of a lexeme; None for stars."""
+    """Return the text or the character class in a part of a name, or None for stars."""
     if lexeme[0] == "*":
         return None
     if lexeme == "?":
@@ -165,14 +167,14 @@ def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
 def _set(written: str, case_sensitive: bool) -> str | _Ranges:
     """Return the content of a character class (`[a-z]`, `[!ab]`).
 
-    A class with one character becomes that character.
+    For a class with one character, return that character.
     """
     ranges = _merge_ranges((ord(low), ord(high)) for low, high in _items(written))
     is_negated = written[1] in "!^"
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return chr(ranges[0][0]) if case_sensitive else folded(chr(ranges[0][0]))
     if not case_sensitive:
-        # The character class extended by all case variants of its characters.
+        # Add all case variants of the characters in the class.
         more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
         ranges = _merge_ranges([*ranges, *((code, code) for codes in more for code in codes)])
     return _invert_ranges(ranges) if is_negated else _invert_ranges(_invert_ranges(ranges))
@@ -213,7 +215,7 @@ def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> _Ranges:
 
 
 def _invert_ranges(ranges: _Ranges) -> _Ranges:
-    """Return all characters that a name may contain outside `ranges`; NUL and slash are never permitted."""
+    """Return all characters outside `ranges` that a name may contain. NUL and slash are never permitted."""
     taken = _merge_ranges([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())
@@ -221,7 +223,8 @@ def _invert_ranges(ranges: _Ranges) -> _Ranges:
 
 @lru_cache(maxsize=4096)
 def _folded_character(character: str) -> str:
-    # Full case folding makes some texts longer (ß becomes ss): such characters keep a form of one character.
+    # Full case folding makes some texts longer (ß becomes ss). Such characters keep a form with one
+    # character.
     for form in (character.casefold(), character.lower()):
         if len(form) == 1:
             return form
@@ -230,7 +233,7 @@ def _folded_character(character: str) -> str:
 
 @cache
 def _cases() -> dict[str, tuple[int, ...]]:
-    """Return all case variants of each folded character that has any."""
+    """Return the case variants of each folded character that has variants."""
     groups: dict[str, list[int]] = {}
     for code in range(_LAST_CASED + 1):
         form = _folded_character.__wrapped__(chr(code))
@@ -243,38 +246,39 @@ _ANY = _invert_ranges(())
 
 
 MAX_LENGTH = 1024
-# The cost of one comparison is at most about the number of wildcards in one pattern times the length of the
-# other. With these limits, the slowest known pair (benchmarks/globs.py) takes 3 ms, a usual pair under 1 us.
+# The cost of a comparison is at most about the number of wildcards in one pattern times the length of the
+# other. With these limits, the slowest known pair (benchmarks/globs.py) takes 3 ms, and a usual pair takes
+# less than 1 us.
 MAX_WILDCARDS = 32
 
 MAX_ALTERNATIVES = 100
-"""Maximum number of patterns to which one text with braces can expand."""
+"""Maximum number of patterns to which a text with braces can expand."""
 _LINE = r"L?\d{1,7}(?:C\d{1,7})?"
 _SPAN = rf"{_LINE}(?: ?(?:[-\u2013:,]|\.\.) ?{_LINE}){{0,3}}"
 _LINES = re.compile(
     rf"(?P<path>.+?)(?:: ?(?:lines? ?)?{_SPAN}|#L(?=\d){_SPAN}|,? {{0,3}}[( ](?:lines? ?|L(?=\d)){_SPAN}\)?)",
     re.IGNORECASE,
 )
-"""A path followed by line numbers: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
+"""Matches a path with line numbers: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
 _BETWEEN_PATHS = re.compile(r"\s*[;|]\s*|\s+(?:(?:and|&|\+)\s+)?", re.IGNORECASE)
 _ENDS_AS_PATH = re.compile(r"[\w*)\]}]\.[A-Za-z]\w{0,7}\Z|[/*]\Z")
-"""Matches an extension, a slash or a star; a text with several such parts lists several paths."""
+"""Matches the end of a path: an extension, a slash or a star. A text with several such parts is a list."""
 _LISTS = ",;\"'"
 _QUOTED = re.compile(r"([\"'`])(?P<text>(?:(?!\1).)*)\1", re.DOTALL)
 _AROUND = "\"'` "
 _EXCLUDES = re.compile(r"(?:\A|[{,])!")
 
-_SHORT = 16  # up to this length, trying each position is faster, and partial matches cost little
+_SHORT = 16  # up to this length, it is faster to try each position, and partial matches cost little
 _Unit = TypeVar("_Unit", bound="Character | Name")
 _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Folders:
-    """The part of a pattern before the last name, split at its gaps.
+    """The part of a pattern before the last name, split at the gaps.
 
-    `start` is the text before the first wildcard, written `/path/`, with which every matching path begins.
-    `is_literal` is true if no wildcard follows.
+    `start` is the text before the first wildcard, in the form `/path/`. Every matching path begins with
+    `start`. `is_literal` is true if there is no wildcard.
     """
 
     pieces: tuple[tuple[Name, ...], ...]
@@ -284,13 +288,13 @@ class _Folders:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A valid pattern, which only `parse_pattern` creates.
+    """A valid pattern. Only `parse_pattern` creates patterns.
 
-    Parsing `text` again returns the same pattern. `prefix` is the part of the path before the first name with
-    a wildcard, case-folded if case is ignored; for a resource, it is the whole text. Two patterns can overlap
-    only if one prefix consists of the first names of the other. The other fields are private to this module.
-    `start` is the text before the first wildcard; in it, the path is written as `/path/`, so that each name
-    ends with a slash.
+    If `text` is parsed again, the result is the same pattern. `prefix` is the part of the path before the
+    first name with a wildcard, case-folded if case is ignored. The `prefix` of a resource is the whole text.
+    Two patterns can overlap only if one prefix consists of the first names of the other. The other fields are
+    private to this module. `start` is the text before the first wildcard. `start` has the form `/path/`, so
+    that each name ends with a slash.
     """
 
     text: str
@@ -304,26 +308,26 @@ class Pattern:
 
 
 def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
-    """Parse a pattern; parsing the `text` of the result again returns the same pattern.
+    """Parse a pattern. If the `text` of the result is parsed again, the result is the same pattern.
 
-    A leading `./`, double slashes and repeated stars are removed; a trailing slash means everything below.
+    A leading `./`, double slashes and repeated stars are removed. A trailing slash means everything below.
 
     Raises:
-        InvalidPattern: `raw` is blank, too long, absolute, in another file system's notation, leaves the
-            project root, or is malformed; the message says which.
+        InvalidPattern: `raw` is blank, too long, absolute, malformed or in the notation of another file
+            system, or leaves the project root.
     """
     return _parse(raw, case_sensitive)
 
 
 def spelled(raw: str) -> list[str]:
-    """Return the patterns that a caller's text means, in Unicode NFC; `{a,b}` means two patterns.
+    """Return the patterns in a caller's text, in Unicode NFC. A text with `{a,b}` means two patterns.
 
-    Spaces, quotes and backticks around the text are removed. Braces without a comma, and a brace in a set
-    (`[{]`), are plain text.
+    Spaces, quotes and backticks around the text are removed. Braces without a comma are plain text, and so is
+    a brace in a set (`[{]`).
 
     Raises:
         InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths, or means
-            over 100 patterns.
+            more than 100 patterns.
     """
     text = unicodedata.normalize("NFC", raw).strip() or raw
     while quoted := _QUOTED.fullmatch(text):
@@ -348,10 +352,10 @@ def spelled(raw: str) -> list[str]:
 
 
 def _refuse_lines_and_lists(raw: str, text: str) -> None:
-    """Raise if line numbers follow a path, or if the text lists several paths.
+    """Raise an error if line numbers follow a path, or if the text lists several paths.
 
     Raises:
-        InvalidPattern: The text has one of these forms; the remedy names the paths.
+        InvalidPattern: The text has one of these forms. The remedy names the paths.
     """
     is_resource = _SCHEME.match(text.removeprefix("./")) and "/" not in text.removeprefix("./")
     if not is_resource and len(text) <= MAX_LENGTH and (lines := _LINES.fullmatch(text)):
@@ -384,10 +388,10 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
 
 
 def _refuse_written_lists(raw: str, text: str) -> None:
-    """Raise if the text is a list: `[README.md]` as a pattern would match names of one character.
+    """Raise an error if the text is a list, such as `[README.md]`, which would match names of one character.
 
     Raises:
-        InvalidPattern: Brackets around the whole text can mean neither a set of characters nor a name.
+        InvalidPattern: Brackets around the whole text cannot mean a set of characters or a name.
     """
     inner = text[1:-1]
     match text[:1] + text[-1:]:
@@ -417,7 +421,7 @@ def _paths_text(paths: Sequence[str]) -> str:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the texts to which the braces expand; if there are over 100 groups, yield over 100 equal texts.
+    """Yield the texts to which the braces expand. For over 100 groups, yield over 100 equal texts.
 
     The number of steps is proportional to the length of the text, not to its square.
     """
@@ -443,17 +447,17 @@ def _alternatives(text: str) -> Iterator[str]:
 
 
 def prefixes_of(prefix: str) -> tuple[str, ...]:
-    """Return all prefixes of `prefix` that end with a whole name, shortest first, with '' and itself."""
+    """Return all prefixes of a prefix that end with a whole name, from "" to the prefix, shortest first."""
     names = prefix.split("/") if prefix else []
     return tuple("/".join(names[:count]) for count in range(len(names) + 1))
 
 
 def matches(pattern: Pattern, path: str) -> bool:
-    """Return whether `pattern` covers `path`, given relative to the project root.
+    """Return whether a pattern covers a path, which is relative to the project root.
 
     The path must not contain `.`, `..` or empty names.
 
-    A literal covers itself and, if it is a folder, everything below it.
+    A literal covers itself and everything below it.
     """
     if pattern.is_resource:
         return path == pattern.text
@@ -467,10 +471,10 @@ def matches(pattern: Pattern, path: str) -> bool:
 
 
 def covers(pattern: Pattern, held: Pattern) -> bool:
-    """Return whether `pattern` covers every path that `held` matches: src, or src/**, covers src/*.py.
+    """Return whether `pattern` covers every path that `held` matches, as src or src/** covers src/*.py.
 
-    A literal `held` may name a file or a folder, and both count as covered. A pattern with character
-    classes covers only an equal pattern, and only an equal pattern covers it.
+    A literal `held` may name a file or a folder, and both must be covered. A pattern with character classes
+    covers only an equal pattern, and only an equal pattern covers it.
     """
     if (
         pattern.text == held.text
@@ -485,11 +489,11 @@ def covers(pattern: Pattern, held: Pattern) -> bool:
 
 
 _NOBODYS: Final = "\ue000"
-"""A private-use character of Unicode, which no pattern contains: only wildcards match it."""
+"""A private-use character of Unicode, which no pattern contains. Only wildcards match this character."""
 
 
 def _samples(text: str) -> Iterator[str]:
-    """Yield two paths that match the pattern: a shallow one with short names, a deep one with long names."""
+    """Yield two paths that match a pattern: one with few, short names, and one with many, long names."""
     *above, last = text.split("/")
     for gap, run in (([], 3), ([_NOBODYS] * 3, 41)):
         names = [part for name in above for part in (gap if name == "**" else [name])]
@@ -498,7 +502,7 @@ def _samples(text: str) -> Iterator[str]:
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:
-    """Return whether the two patterns overlap, as defined in the module's docstring.
+    """Return whether two patterns overlap, according to the rules in the module's docstring.
 
     The order of the two patterns does not matter.
     """
@@ -520,7 +524,7 @@ def overlapping(new: Pattern, live: Sequence[Pattern]) -> list[int]:
 
 
 def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
-    """Return whether two patterns with compatible starts overlap; `decided` caches results per folder."""
+    """Return whether two patterns with compatible starts overlap. `decided` caches results for folders."""
     if new.is_literal and other.start.startswith(new.start):
         return True
     if other.is_literal and new.start.startswith(other.start):
@@ -566,7 +570,7 @@ def _glob_takes(glob: Glob, name: str) -> bool:
 
 
 def _chains_meet(a: Sequence[Sequence[_Unit]], b: Sequence[Sequence[_Unit]], agree: _Agree[_Unit]) -> bool:
-    """Return whether any sequence matches both chains; the module's docstring explains the cases."""
+    """Return whether any sequence matches both chains. The module's docstring explains the cases."""
     if len(a) > 1 and len(b) > 1:
         return all(map(agree, a[0], b[0])) and all(map(agree, reversed(a[-1]), reversed(b[-1])))
     if len(a) > 1:
@@ -587,10 +591,10 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 
 
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
-    """Return whether the pieces can be placed along `row`, one after the other.
+    """Return whether the pieces occur in `row`, one after the other.
 
-    In a short row, each position is tried. For a long row, a set of positions is an integer with one bit per
-    position. A piece of n units is therefore placed in n steps, however many partial matches there are.
+    In a short row, each position is tried. For a long row, a set of positions is an integer with one bit for
+    each position. So a piece of n units needs n steps, regardless of the number of partial matches.
     """
     first = 0
     if len(row) <= _SHORT:
@@ -644,7 +648,8 @@ _REFUSED_TEXTS = (
     (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "contains `..`", f"{_RELATIVE}, without `..`"),
     (re.compile(rf"\A{_SCHEME.pattern}(?:/|\Z)"), "is neither a path nor a resource", _NO_SLASH),
 )
-# A text in canonical spelling, like stored ones: only its wildcards can be invalid, so one pass is enough.
+# The text has the canonical spelling, as stored texts have. Only the wildcards can be invalid, so one pass is
+# enough.
 _TIDY_RUN = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\\:/*]++"
 _TIDY_NAME = rf"(?!\.\.?(?:/|\Z))(?:\*?+(?:{_TIDY_RUN}\*?+)++|\*\*?+)"
 _TIDY = re.compile(rf"(?![\s~]){_TIDY_NAME}(?:/{_TIDY_NAME})*+")
@@ -663,13 +668,13 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
             return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
         text = path = "/".join(_written_names(raw))
         if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
-            text = f"./{text}"  # without it, the text would be parsed as a home folder or a resource
+            text = f"./{text}"  # without this, the text would mean a home folder or a resource
         _check_length(raw, text)
     if "[" in path or path.count("*") + path.count("?") > MAX_WILDCARDS:
         _check_wildcards(raw, path, case_sensitive)
     above, _, written = path.rpartition("/")
     if written == "**":
-        above, written = path, "*"  # `a/**` needs at least one name below a, because a itself is not inside a
+        above, written = path, "*"  # `a/**` needs a name below a, because a itself is not inside a
     folders, last = _folders(above, case_sensitive), read_name(written, case_sensitive)
     is_literal = folders.is_literal and isinstance(last, str)
     start = folders.start
@@ -717,7 +722,7 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
 
 
 def _written_names(raw: str) -> list[str]:
-    """Return a pattern's names in their canonical spelling."""
+    """Return the names in a pattern in their canonical spelling."""
     names: list[str] = []
     parts = raw.split("/")
     for part in (*parts, "**") if parts[-1] in ("", ".") else parts:

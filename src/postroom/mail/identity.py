@@ -1,9 +1,9 @@
-"""Senders and recipients: the agent that a call acts as, checked against its token, and the addressees.
+"""Finds senders and recipients, and checks that a call may act as its agent.
 
-People who send or receive messages belong to a separate project, in which only postroom itself acts for them.
-A person's address is `human:alice` and, if the person has a chat, also `chat:telegram/123`. A model can
-neither create a person nor act as one. The operator adds people, and a person answers on the pages or from a
-chat that the operator has assigned.
+People belong to a separate project, in which only postroom itself acts for them. The address of a person is
+`human:alice` and, if the person has a chat, also `chat:telegram/123`. A model cannot create a person or act
+as a person. The operator adds people. A person answers on the pages, or from the chat that the operator has
+assigned.
 """
 
 from typing import Final
@@ -32,14 +32,14 @@ ACTIVITY_INTERVAL = 30_000
 
 
 _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
-"""Words that models use as an address for all agents of a project."""
+"""The words that models use to address all agents of a project."""
 
 
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
-    """Return the agent of the project that has this name.
+    """Return the agent with this name in the project.
 
     Raises:
-        UnknownAgent: No agent has the name; the error lists the most similar names.
+        UnknownAgent: No agent has the name. The error lists the most similar names.
     """
     if agent := tx.agent(project.id, name):
         return agent
@@ -47,7 +47,7 @@ def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
 
 
 def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
-    """Return the error for a name that none of the project's agents has."""
+    """Return the error that no agent of the project has a name."""
     if name.startswith(PERSONS):
         return UnknownAgent(
             f"{shown(name)} is a person, but only an agent of {project.slug} can act here",
@@ -81,10 +81,10 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
-    """Return the person to whom `human:name` or `chat:platform/id` refers.
+    """Return the person with the address `human:name` or `chat:platform/id`.
 
     Raises:
-        UnknownAgent: No agent or person has that name or that chat; the error lists the most similar names.
+        UnknownAgent: No person has that name or that chat. The error lists the most similar names.
     """
     project = projects.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MAX_AGENTS)
@@ -109,14 +109,14 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
 
 
 def find_address(context: ReadContext, home: Project, address: str) -> tuple[Project, Agent]:
-    """Return project and agent for `name`, `name@project`, `human:name` or `chat:platform/id`.
+    """Return the project and the agent for `name`, `name@project`, `human:name` or `chat:platform/id`.
 
     Raises:
-        UnknownProject, UnknownAgent: No project or agent has that name.
+        UnknownProject, UnknownAgent: There is no such project or agent.
     """
     if address.startswith(PERSONS):
         return find_person(context.tx, context.projects, address)
-    name, at, key = address.partition("@")  # at the first `@`: a path may contain more
+    name, at, key = address.partition("@")  # split at the first `@`: a path may contain more
     if not at:
         return home, find_agent(context.tx, home, address)
     if not key:
@@ -126,10 +126,10 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 
 
 def check_token(context: ReadContext, agent: Agent) -> None:
-    """Raise unless the caller has proved that it may act as `agent`.
+    """Raise an error unless the caller has proved that it may act as `agent`.
 
-    A token in the call is always checked, but only an installation in verified mode requires one. An
-    agent whose run the server executes needs no token.
+    A token in a call is always checked, but only an installation in verified mode requires a token. An agent
+    whose run the server executes needs no token.
 
     Raises:
         TokenRequired, WrongToken, IdentityMismatch: The caller has not proved that it is the agent.
@@ -153,7 +153,7 @@ def check_token(context: ReadContext, agent: Agent) -> None:
 
 
 def refuse_unknown_token(context: ReadContext) -> None:
-    """Raise `WrongToken` if the call has an unknown token, whichever operation it calls."""
+    """Raise `WrongToken` if the call contains an unknown token, in any operation."""
     token = context.caller.agent_token
     if token is None:
         return
@@ -177,7 +177,7 @@ def refuse_making(context: ReadContext) -> None:
 
 
 def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
-    """Raise `NotPermitted` if a caller other than postroom itself tries to create or act as a person."""
+    """Raise `NotPermitted` if a caller other than postroom creates a person or acts as a person."""
     if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
             "agents cannot act for a person or create people",
@@ -187,7 +187,7 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
 
 
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
-    """Return the project and the agent that a call acts as, after checking the caller's identity."""
+    """Check the identity of the caller, and return the project and the agent as which the call acts."""
     project = find_project(context.projects, project_key)
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)
@@ -199,9 +199,9 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
 def acting_active(
     context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
 ) -> tuple[Project, Agent]:
-    """Return the project and the agent of a call that changes data, and record that the agent is active.
+    """Do the same as `acting` for a call that changes data, and record that the agent is active.
 
-    Activity extends the agent's reservations. An agent's activity is stored at most once per interval.
+    Activity extends the agent's reservations. The activity is stored at most once in each interval.
 
     Raises:
         AgentRetired: The agent is retired.
@@ -215,16 +215,17 @@ def acting_active(
 
 
 def as_reason(error: PostroomError) -> dict[str, object]:
-    """Return an error as an entry of a list of errors."""
+    """Return an error as an entry in a list of errors."""
     return {"code": error.code, "value": error.value, "message": error.message, "remedy": error.remedy}
 
 
 def visible_message(
     context: ReadContext, project: Project, agent: Agent, message_id: int
 ) -> tuple[Message, list[Recipient]]:
-    """Return a message of the agent's project, or one that the agent received, with its recipients.
+    """Return a message that the agent can see, with its recipients.
 
-    A person on the server's pages sees the messages of all projects, like the operator.
+    An agent sees the messages of its project, and the messages that it received. A person on the pages sees
+    the messages of all projects.
 
     Raises:
         UnknownMessage: The agent cannot see a message with this id.

@@ -1,4 +1,4 @@
-"""Operations on received messages: read the inbox with its cursor, mark and read messages, check delivery."""
+"""Operations on received messages: read the inbox, read and mark messages, and check their delivery."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -54,7 +54,7 @@ from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
 _MAX_ON_THEIR_WAY = 500
-"""How many of the oldest messages that wait for chats are searched for a message."""
+"""Maximum number of the oldest messages waiting for chats that are searched for a message."""
 
 
 class InboxEvents(TypedDict):
@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages as their recipient sees them, in order, up to the size limit of one result."""
+    """Return messages as their recipient sees them, in order, up to the size limit of a result."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -135,7 +135,7 @@ def shown_messages(
     viewer: Agent | None = None,
     bodies: bool = True,
 ) -> list[MessageView]:
-    """Return complete messages as a project sees them; all of them are read with two queries."""
+    """Return complete messages as a project sees them, with two queries for all of them."""
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
@@ -169,12 +169,12 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the message with the given id, without marking them as read.
+    """Return the messages of an agent, or the message with the given id, without marking them as read.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
-        UnknownMessage: The agent did not receive the named message.
-        CursorAhead: `after` is greater than the newest entry's number.
+        UnknownMessage: The agent has not received the message with the given id.
+        CursorAhead: `after` is greater than the number of the newest entry.
     """
     since = _past(asked.since, context.now)
     project, reader = acting(context, asked.project_key, asked.agent_name)
@@ -217,11 +217,11 @@ def _past(text: str | None, now: int) -> int | None:
 
 
 def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEvents:
-    """Return messages after a cursor in order of arrival, each once, including recalled ones.
+    """Return messages after a cursor, including recalled ones, each once and in the order of arrival.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
-        CursorAhead: The cursor is greater than the newest entry's number.
+        CursorAhead: The cursor is greater than the number of the newest entry.
     """
     project, reader = acting(context, asked.project_key, asked.agent_name)
     bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
@@ -254,7 +254,7 @@ def _refuse_cursor_ahead(reader: Agent, after: int) -> None:
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
-    """Return one message; its body starts at `offset` and is cut to what fits into one result."""
+    """Return a message. The body starts at `offset`, and is cut to the size limit of a result."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
     views = shown_messages(context, project, [message], viewer=agent)
@@ -263,7 +263,7 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return a part of an attached file: from `offset`, up to the size limit of one result.
+    """Return a part of an attached file, from `offset` up to the size limit of a result.
 
     Raises:
         UnknownMessage: The agent cannot see a message with this id, or the message has no such file.
@@ -273,12 +273,12 @@ def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart
 
 
 def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachment, bytes]:
-    """Return a file that is attached to a message, or the preview of such a file, with its bytes.
+    """Return an attached file, or its preview, with the bytes.
 
     Raises:
         InvalidArgument: Several files of the message match.
         UnknownMessage: The agent cannot see a message with this id, or the message has no such file.
-        StoreCorrupt: The store has lost the file's bytes.
+        StoreCorrupt: The store has lost the bytes of the file.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
@@ -299,7 +299,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with this digest or name; without either, the only attachment.
+    """Return the attachment with this digest or name, or the only attachment if neither is given.
 
     Raises:
         InvalidArgument: Several attachments match.
@@ -332,7 +332,7 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
 
 
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
-    """Mark a message as read by its recipient; only the first mark counts."""
+    """Mark a message as read by its recipient. Only the first mark counts."""
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if read_at is None:
@@ -341,11 +341,11 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge one or more messages for their recipient; only the first acknowledgement counts.
+    """Acknowledge messages for their recipient. Only the first acknowledgement counts.
 
     Raises:
         InvalidArgument: Both or neither of `message_id` and `message_ids` were given.
-        UnknownMessage: A message was not sent to the agent; none was acknowledged.
+        UnknownMessage: A message was not sent to the agent. No message was acknowledged.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
@@ -387,7 +387,7 @@ def _not_received_error(agent: Agent, message_id: int) -> UnknownMessage:
 
 
 def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView:
-    """Return the delivery state of a message at each recipient."""
+    """Return the state of a message at each recipient."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, recipients = visible_message(context, project, agent, asked.message_id)
     hidden = {recipient.agent_id for recipient in visible_hidden(message, recipients, agent)}
@@ -403,7 +403,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
         recipient for recipient in untouched if recipient.agent_id in woken and message.recalled_at is None
     ]
     agents = context.tx.agents_by_id([recipient.agent_id for recipient in is_held]) if is_held else {}
-    # Return, by person, why a chat does not show the message yet: quiet hours, or the last error.
+    # Find out why the chat of each person does not show the message yet: quiet hours, or the last error.
     people = [
         recipient
         for recipient in untouched
@@ -434,7 +434,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 def _status(
     one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool, waits: str | None
 ) -> RecipientStatus:
-    # The most advanced delivery state of a message for one recipient.
+    # Find the most advanced state of the message at the recipient.
     reached = (
         ("recalled", recalled),
         ("acknowledged", one.acked_at is not None),

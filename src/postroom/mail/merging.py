@@ -1,7 +1,8 @@
-"""The merge of two projects: obstacles, effects and execution. Only the operator may merge.
+"""Merges two projects, and shows the effects and obstacles of a merge. Only the operator may merge.
 
-All records of the source move to the target and keep their ids. The source's path and slug become names of
-the target, so that agents in the source's folder can continue and existing addresses still work.
+All records of the source move to the target, and keep their ids. The path and the slug of the source become
+names of the target, so that agents in the folder of the source can continue, and existing addresses still
+work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -21,7 +22,7 @@ from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.mail.access import MailReads, MailWrites
 
 _RECORDS_A_ROW: Final = 20
-"""Maximum number of records that one outbox row names; the archive writes about 200 rows per commit."""
+"""Maximum number of records in an outbox row. The archive writes about 200 rows in a commit."""
 _LIVE: Final = 1_000
 """Maximum number of active reservations of each project that are compared."""
 _NAMED: Final = 20
@@ -30,20 +31,20 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """The effects of a merge, and what prevents it."""
+    """The effects and the obstacles of a merge."""
 
     source: Project
     target: Project
     size: ProjectSize
     """The number of records that move."""
     threads: tuple[str, ...]
-    """Threads that exist in both projects; each such pair becomes one thread."""
+    """Threads that exist in both projects. Each such pair becomes one thread."""
     conflicts: tuple[Overlap, ...]
-    """Overlapping reservations of the two projects; their holders were not told of each other."""
+    """Overlapping reservations of the two projects. The holders do not know of each other."""
     renames: tuple[tuple[Agent, str], ...]
-    """Agents of the source that must be renamed, each with its new name."""
+    """The agents of the source that must be renamed, each with its new name."""
     refusals: tuple[str, ...]
-    """The reasons that prevent the merge; empty if it is possible."""
+    """The reasons why the merge is impossible, if it is."""
 
 
 def plan_of(
@@ -54,15 +55,15 @@ def plan_of(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Return the effects of a merge. `renames` maps names of agents in the source to their new names.
+    """Return the effects and the obstacles of a merge, without changing anything.
 
-    With `rename_equal`, every other agent of the source whose name exists in the target gets a number, as in
-    `Ada-2`.
+    `renames` maps names of agents in the source to their new names. With `rename_equal`, every other agent of
+    the source whose name exists in the target gets a number, as in `Ada-2`.
 
     Raises:
         UnknownProject: No project has one of these names.
         InvalidArgument: Both names belong to one project.
-        InvalidName: A new name breaks the rule for names, or is reserved.
+        InvalidName: A new name is invalid or reserved.
     """
     source, target = find_project(tx, source_key), find_project(tx, target_key)
     if source.id == target.id:
@@ -79,7 +80,7 @@ def plan_of(
             new_names[name] = _free_name(tx, source, target, name, taken)
             taken.add(new_names[name].casefold())
     elif equal:
-        # The error for agents whose names exist in both projects; it names the options to use.
+        # Write the error for agents whose names exist in both projects, with the options to use.
         more = f" and {len(equal) - _NAMED} more" if len(equal) > _NAMED else ""
         example = f"{equal[0]}={_free_name(tx, source, target, equal[0], set())}"
         equal_names = (
@@ -130,10 +131,10 @@ def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken
 
 
 def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old: str, new: str) -> str:
-    """Return the reason why an agent cannot get a name; empty if it can.
+    """Return why an agent cannot get a name, or "" if it can.
 
     Raises:
-        InvalidName: The name breaks the rule, or is reserved.
+        InvalidName: The name is invalid or reserved.
     """
     if agent is None:
         return f"{homes[0].slug} has no agent {shown(old)} to rename"
@@ -155,11 +156,11 @@ def merge(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Merge one project into another and return the plan that was executed.
+    """Merge a project into another one, and return the executed plan.
 
     Raises:
         UnknownProject, InvalidArgument, InvalidName: As for `plan_of`.
-        StateError: There is an obstacle; nothing was changed.
+        StateError: There is an obstacle. Nothing was changed.
     """
     tx.lock_projects({find_project(tx, key).id for key in (source_key, target_key)})
     plan = plan_of(tx, source_key, target_key, renames=renames, rename_equal=rename_equal)
@@ -173,7 +174,7 @@ def merge(
     records = tx.archived_records(plan.source.id)
     new_names = {agent.id: name for agent, name in plan.renames}
     tx.merge_projects(plan.source, plan.target, renames=new_names, now=tx.now())
-    # Queue the moved and renamed records for the archive; the source's archive then names the target.
+    # Queue the moved and renamed records for the archive. The archive of the source then names the target.
     source, target = plan.source, plan.target
     for home, of_home in records.items():
         for at in range(0, len(of_home), _RECORDS_A_ROW):

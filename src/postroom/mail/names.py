@@ -1,4 +1,4 @@
-"""Names of agents: the rule for names that are chosen, and generated names of an adjective and a noun."""
+"""Names of agents: the rules for chosen names, and generated names from an adjective and a noun."""
 
 import difflib
 import random
@@ -11,7 +11,7 @@ MAX_NAME_LENGTH = 64
 """Maximum number of characters in a name."""
 RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 MAX_COMPARED = 120
-"""Maximum number of characters that are compared, because the time grows with the square of the length."""
+"""Maximum number of characters that are compared. The time grows with the square of the length."""
 
 _ADJECTIVES = """
 Able Agile Airy Alert Amber Ample Ancient Apt Ardent Arid Ashen Autumn Azure Balmy Bold Bonny Brave Breezy
@@ -60,14 +60,14 @@ Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Z
 """
 
 RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
-"""Names that a model could confuse with a role in its prompt; new agents and people cannot use them."""
+"""The names that new agents and people cannot get, because a model could confuse a name with a role."""
 RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
-"""Names that a model could confuse with other recipients; new agents and people cannot use them."""
+"""The names that new agents and people cannot get, because a name could mean other recipients."""
 _DIGITS = str.maketrans({"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", ".": None, "_": None, "-": None})
 _ALIKE = _DIGITS | str.maketrans({"i": "l"})
-"""Characters that count as equal when names are compared.
+"""Replaces characters that look alike when names are compared.
 
-Two names must also differ in more than dots and hyphens.
+Two names must also differ in other characters than dots and hyphens.
 """
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
@@ -79,10 +79,10 @@ def generated(dice: random.Random) -> str:
 
 
 def check_name(name: str, *, of: str = "an agent") -> str:
-    """Return a chosen name unchanged if it is valid.
+    """Return a chosen name, if it is valid.
 
     Raises:
-        InvalidName: The name breaks the rule; the remedy suggests a valid name.
+        InvalidName: The name is invalid. The remedy suggests a valid name.
     """
     if RULE.fullmatch(name):
         return name
@@ -98,10 +98,10 @@ def check_name(name: str, *, of: str = "an agent") -> str:
 
 
 def check_new_name(name: str) -> str:
-    """Return a new name unchanged if no model could confuse it with a role or with other recipients.
+    """Return a new name, if it is valid and no model could confuse it with a role or other recipients.
 
     Raises:
-        InvalidName: The name breaks the rule, is reserved, or resembles a reserved name: `System.`, `5ystem`,
+        InvalidName: The name is invalid or reserved, or looks like a reserved name: `System.`, `5ystem`,
             `every-one`.
     """
     check_name(name)
@@ -117,7 +117,7 @@ def check_new_name(name: str) -> str:
 
 
 def _is_reserved_name(name: str) -> bool:
-    # Only reserved names of roles are compared with `i` counted as `l`, because Ali is a valid name.
+    # Count `i` as `l` only for reserved names of roles, because Ali is a valid name.
     return _look(name) in _LOOKS or name.casefold().translate(_DIGITS) in RECIPIENTS
 
 
@@ -129,12 +129,12 @@ _LOOKS = frozenset(map(_look, RESERVED))
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
-    """Return the known names that are most similar to `name`, most similar first."""
+    """Return the known names that are most similar to a name, most similar first."""
     by_key = {other.casefold()[:MAX_COMPARED]: other for other in known}
     close = difflib.get_close_matches(name.casefold()[:MAX_COMPARED], list(by_key), n=count, cutoff=0.5)
     return [by_key[key] for key in close]
 
 
 def shown(text: str, *, limit: int = 80) -> str:
-    """Return a value in quotes for an error message, shortened if it is long."""
+    """Return a text in quotes for an error message, cut if it is long."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")

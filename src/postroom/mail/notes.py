@@ -1,7 +1,7 @@
-"""Operations on notes: add, find, end; and select the notes that a session or a run receives.
+"""Operations on notes: add, find and end, and the selection of notes for a session or a run.
 
-A note never overwrites another note. If an active note on the same subject and files says something else, the
-new note is refused, and the error shows the text of the old one. The author can then name the old note in
+A note never overwrites another note. If an active note on the same subject and files has another text, the
+new note is refused, and the error shows the text of the old note. The author can then name the old note in
 `replaces`.
 """
 
@@ -29,7 +29,7 @@ from postroom.mail.tasks import find_task
 from postroom.stores.mail.access import RecordReads, RecordWrites
 
 GIVEN_KEPT: Final = 30 * 24 * 3_600_000
-"""How many milliseconds postroom remembers which notes a session or a run was given."""
+"""The number of milliseconds for which the notes that a session or a run has received are recorded."""
 _PURGED_AT_ONCE: Final = 100
 _BYTES_OF_TOKEN: Final = 4
 _DAY: Final = 24 * 3_600_000
@@ -67,13 +67,13 @@ class NotesView(TypedDict):
 
 
 def add_note(context: WriteContext, asked: AddNote) -> NoteView:
-    """Store a note, and end the notes that it replaces. If an equal note is active, extend it instead.
+    """Store a note, and end the notes that it replaces. If an equal note is active, extend that note.
 
     Raises:
-        NoteContradicts: An active note on the same subject and files says something else, or a note that the
-            new one replaces was itself replaced.
+        NoteContradicts: An active note on the same subject and files has another text, or a note that the new
+            note replaces was replaced already.
         UnknownNote, UnknownTask, InvalidPattern: A number or a path is not valid.
-        TooLarge: The project already has the maximum number of active notes.
+        TooLarge: The project has the maximum number of active notes.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if CONTROL.search(asked.subject) or not asked.subject.strip() or not asked.text.strip():
@@ -124,7 +124,7 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
 
 
 def find_notes(context: ReadContext, asked: FindNotes) -> NotesView:
-    """Return the active notes that contain all words of a query and concern one of the paths; or one note.
+    """Return one note, or the active notes that contain all words of a query and concern one of the paths.
 
     Raises:
         UnknownNote: The project has no note with this id.
@@ -144,7 +144,7 @@ def find_notes(context: ReadContext, asked: FindNotes) -> NotesView:
 
 
 def notes_with(notes: Iterable[Note], query: str) -> list[Note]:
-    """Return the notes whose subject, text or paths contain each word of a query, whatever its case."""
+    """Return the notes whose subject, text or paths contain each word of a query, ignoring case."""
     words = _plain(query).split()
     return [
         note
@@ -194,14 +194,14 @@ def note_views(tx: RecordReads, notes: Sequence[Note]) -> list[NoteView]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenNotes:
-    """The notes that a session or a run must be shown now, as text."""
+    """The notes that a session or a run must receive now, as text."""
 
     text: str
     place: str
     ids: tuple[int, ...]
 
     def record(self, tx: RecordWrites, now: int) -> None:
-        """Record that the notes were given, so that the same session or run is not given them again."""
+        """Record that the session or run has received the notes, so that it does not receive them again."""
         tx.give_notes(self.place, self.ids, now=now)
         tx.purge_given(now - GIVEN_KEPT, limit=_PURGED_AT_ONCE)
 
@@ -217,14 +217,15 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
     with_own: bool = True,
     mail_thread: str = "",
 ) -> GivenNotes | None:
-    """Return the notes for an agent's files and tasks that it was not given in this place yet; None if none.
+    """Return the notes for an agent's files and tasks, or None if there are none.
 
-    The result contains the notes on the tasks that the agent holds, and on the files that it has reserved or
-    that these tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread
-    of a task, only that task counts. With `again`, notes that were already given in this place are included.
-    Without `with_own`, the agent's own notes are left out if it wrote them after the first notes were given.
-    Notes on a task come first, then notes on files, each newest first. Notes that exceed the token budget are
-    only counted.
+    Notes that the agent has already received in this place are omitted; a place is a session or a run. The
+    result contains the notes on the tasks that the agent has claimed, and on the files that the agent has
+    reserved or that these tasks name. Notes that name no file and no task are included, too. On the mail
+    thread of a task, only that task counts. With `again`, notes that the agent has received in this place are
+    included. Without `with_own`, notes by the agent itself are omitted if it wrote them after it had received
+    the first notes. Notes on a task come first, then notes on files, each newest first. Notes that exceed the
+    token budget are only counted.
     """
     notes = tx.active_notes(project.id, now=tx.now())
     if notes and not (again and with_own):
@@ -258,7 +259,7 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
 
 
 def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: str) -> GivenNotes | None:
-    """Return the first notes that fit into the token budget, with the number of the others."""
+    """Return the first notes that fit into the token budget, and the number of the other notes."""
     names = _authors(tx, notes)
     left = tokens * _BYTES_OF_TOKEN - len(_HEAD) - len(_MORE) - 10
     lines, ids = [_HEAD], list[int]()
@@ -298,7 +299,7 @@ def _require_note(context: ReadContext, project: Project, note_id: int) -> Note:
 
 
 def _check_replaceable(context: WriteContext, project: Project, note: Note, active: set[int]) -> None:
-    """Raise if a note that the new note would replace is unknown, has ended, or was already replaced."""
+    """Raise an error if a note to replace is unknown, has ended, or was replaced already."""
     for number in note.replaces:
         if number in active:
             continue
@@ -315,7 +316,7 @@ def _check_replaceable(context: WriteContext, project: Project, note: Note, acti
 
 
 def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) -> NoteContradicts:
-    """Return the error that shows the text of the other notes, and how to decide between them."""
+    """Return the error that shows the texts of the other notes, and how to decide between them."""
     names = _authors(context.tx, others)
     text = "; ".join(
         f"note {note.id} of {names.get(note.author_id, '?')} ({iso(note.created_at)[:10]}) says "

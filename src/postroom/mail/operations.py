@@ -1,4 +1,4 @@
-"""All operations for callers: the table from which tools, documents, tests and commands are generated."""
+"""The table of all operations for callers. The table generates tools, documents, tests and commands."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +25,9 @@ from postroom.mail.context import OperationContext
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
-"""The scope to read all mail; every operation that changes anything requires another scope, too."""
+"""The scope to read all mail. Every operation that changes anything requires another scope, too."""
 SEND: Final[frozenset[Scope]] = frozenset({"mail:send"})
-"""The scope to act in mail: write, mark, reply, request contacts, and register agents and projects."""
+"""The scope to write, reply, mark messages, request contacts, and register agents and projects."""
 RESERVE: Final[frozenset[Scope]] = frozenset({"reserve"})
 RUN: Final[frozenset[Scope]] = frozenset({"run"})
 """The scope to act as a run that the server has started."""
@@ -436,4 +436,4 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
 
 OPERATIONS = {operation.name: operation for operation in MAIL_OPERATIONS}
 WHOLE_ATTACHMENT: Final = replace(OPERATIONS["get_attachment"], run=inbox.attached_file)
-"""`get_attachment` for callers that accept bytes, to which it returns the whole file."""
+"""`get_attachment` for callers that accept bytes, which returns the whole file."""

@@ -1,4 +1,4 @@
-"""Side effects of a change: outbox rows that are stored in its transaction and performed by the relay."""
+"""The side effects of a change: outbox rows, which the change stores and the relay performs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -12,14 +12,14 @@ from postroom.stores.mail.access import MailWrites
 ARCHIVE = "archive"
 """The kind of effects for the archive.
 
-Each project is one target, and the payload names the record as `<kind>:<id>`.
+Each project is a target, and the payload names the record as `<kind>:<id>`.
 """
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
 
 def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
-    """Queue a record for the archive, which stores the state that the record has when it is archived."""
+    """Queue a record for the archive, which later stores the state that the record then has."""
     payload: dict[str, Json] = {"record": f"{kind}:{record_id}"}
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
     context.tx.outbox.enqueue((draft,))
@@ -30,13 +30,13 @@ DELETION: Final = "deletion"
 
 
 RECORDS: Final = "records"
-"""The kind of a record that stands for several records, each of which is written like a single one."""
+"""The kind of a record that means several records, each of which is written as usual."""
 MOVED: Final = "moved"
-"""The record kind for a merged project; the record names the project that it was merged into."""
+"""The record kind for a merged project. The record names the project into which it was merged."""
 
 
 def records_of(payload: Mapping[str, Any]) -> list[str]:
-    """Return the records, each as `<kind>:<id>`, that the archive must write for an outbox row."""
+    """Return the records that the archive must write for an outbox row, each as `<kind>:<id>`."""
     match payload["record"]:
         case "records":
             return list(payload["records"])
@@ -47,14 +47,14 @@ def records_of(payload: Mapping[str, Any]) -> list[str]:
 
 
 def deleted_of(payload: Mapping[str, Any]) -> list[int]:
-    """Return the messages whose files the archive must remove for an outbox row."""
+    """Return the messages whose files the archive must remove, according to an outbox row."""
     return [number for number, _ in payload["messages"]] if payload["record"] == DELETION else []
 
 
 def deletion_to_archive(
     tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]]
 ) -> None:
-    """Queue the removal of the archive files of a project's deleted messages."""
+    """Queue the removal of the files of deleted messages from the archive of their project."""
     hashes = {
         hash_
         for some in attached.values()
@@ -72,11 +72,11 @@ def deletion_to_archive(
 
 
 def wake_key(message_id: int, agent_id: int) -> str:
-    """Return the key for delivering a message to a person's chat."""
+    """Return the key for the delivery of a message to a person's chat."""
     return f"{message_id}/{agent_id}"
 
 
 def woken_by(key: str) -> tuple[int, int]:
-    """Return the message and the person that a key made by `wake_key` refers to."""
+    """Return the message and the person in a key that `wake_key` created."""
     message_id, _, agent_id = key.partition("/")
     return int(message_id), int(agent_id)

@@ -1,6 +1,6 @@
-"""People: adding them, and delivering messages to their chats.
+"""Adds people, and delivers messages to their chats.
 
-The operator adds people. A person who writes from a chat without being added is stored as a visitor.
+The operator adds people. A person who writes from a chat and was not added is stored as a visitor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _DIGITS = 10
 async def name_person(
     mail: "Mail", name: str, chat: ChatAddress | None, *, program: str = HUMAN_PROGRAM
 ) -> str:
-    """Add a person, or change or remove the chat of an existing person; return the stored name.
+    """Add a person, or change the chat of an existing person, and return the stored name.
 
     Raises:
         InvalidName, NameTaken: The name cannot be used.
@@ -53,12 +53,12 @@ async def name_person(
 
 
 def visitor_of(chat: ChatAddress) -> str:
-    """Return the name of an unregistered person, derived from the address of the chat."""
+    """Return the name of a visitor, which is derived from the address of the chat."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 
 def is_named(tx: MailReads, name: str) -> bool:
-    """Return whether the operator has added this person and has not removed them since."""
+    """Return whether the operator has added this person, and has not removed the person."""
     known = tx.agent_addressed(PEOPLE_KEY, name)
     return known is not None and known.agent.retired_at is None and known.agent.program != VISITOR
 
@@ -73,7 +73,7 @@ class StoredChatDelivery:
         self._mail = mail
 
     async def arrived(self, key: str) -> None:
-        """Record that a message is shown in its chat; repeated calls have no effect.
+        """Record that a message is shown in its chat. A repeated call does nothing.
 
         Raises:
             StoreError: The delivery could not be recorded.
@@ -89,7 +89,7 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell a message's sender that the chat will not show it; repeated calls have no effect.
+        """Tell the sender of a message that the chat will not show it. A repeated call does nothing.
 
         Raises:
             StoreError: The message to the sender could not be stored.
@@ -112,12 +112,12 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Make the first of these chats the address of the person whose address is one of them.
+        """Make the first of these chats the address of the person who has one of them as address.
 
         Return the person's address.
 
         Raises:
-            UnknownAgent: No person has one of these chats as address, or several persons do.
+            UnknownAgent: No person, or more than one, has one of these chats as address.
             StoreError: The new address could not be stored.
         """
 
@@ -139,10 +139,10 @@ class StoredChatDelivery:
         return await self._mail.store.write(change)
 
     async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
-        """Return a project's slug, a summary as people may see it, and the cursor for the next summary.
+        """Return the slug of a project, a summary for people, and the cursor for the next summary.
 
         Raises:
-            UnknownProject: There is no such project, or several and none is named.
+            UnknownProject: There is no such project, or no name was given and there are several projects.
         """
 
         def look(tx: MailReads) -> tuple[str, str, int]:
@@ -160,20 +160,21 @@ class StoredChatDelivery:
             begin = tx.now() - 24 * 3_600_000
             try:
                 project_summary = summary(context, item, after=after.get(item.slug), begin=begin)
-            except (CursorAhead, CursorExpired):  # the log was cut, or the database was replaced
+            except (CursorAhead, CursorExpired):  # the log has been cut, or the database has been replaced
                 project_summary = summary(context, item, after=None, begin=begin)
             return item.slug, "\n".join(summary_lines(project_summary, mark="- ")), project_summary["next"]
 
         return await self._mail.store.read(look)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Reply to a message as the person who owns all these chats; one of them is the person's address.
+        """Reply to a message as the person who has all these chats.
 
-        Return the person's address. If the call is repeated with the same key, only one reply is sent.
+        One of the chats is the address of the person. Return the address to which the reply was sent. If the
+        call is repeated with the same key, only one reply is sent.
 
         Raises:
-            UnknownMessage: No person with one of these chats received this message.
-            PostroomError: The reply was rejected and not stored.
+            UnknownMessage: No person with one of these chats has received this message.
+            PostroomError: The reply was rejected, and not stored.
         """
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
@@ -189,14 +190,14 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send a message from a chat to a person; its author is the person whose address is this chat.
+        """Send a message from a chat to a person, in the name of the person whose address the chat is.
 
-        If the chat is nobody's address, a visitor is created for it, and mail to the visitor is shown in the
-        chat.
+        If the chat is not the address of a person, a visitor is created for it. Mail to the visitor is shown
+        in the chat.
 
         Raises:
-            StoreError: It is unknown whether the message was stored.
-            PostroomError: The message was rejected and not stored.
+            StoreError: The message may or may not have been stored.
+            PostroomError: The message was rejected, and not stored.
         """
         sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
         if sender is None:
@@ -220,7 +221,7 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person whose address is this chat; if there are several, the one that was added first."""
+    """Return the person whose address a chat is, or the first-added person if there are several."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[person].name for person in sorted(people)), None)
 

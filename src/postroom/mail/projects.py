@@ -1,7 +1,7 @@
-"""Projects: valid paths, slugs, and the projects that a caller may name.
+"""Finds projects by path or slug, and checks paths.
 
-If a token is bound to a project, this is enforced in one place: where names are resolved to projects.
-Therefore no operation has to check it, and other projects do not exist for such a caller.
+If a token is bound to a project, this is enforced where names are resolved to projects. Therefore, no
+operation has to check it, and other projects do not exist for such a caller.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_PATH = 4_096
 PEOPLE_KEY = "/postroom/people"
 PEOPLE_SLUG = "postroom-people"
-"""The slug of the project of people, which has no folder; no other project can get this slug."""
+"""The slug of the project of people, which has no folder. No other project can get this slug."""
 VISITOR: Final = "visitor"
-"""The `program` value of a person who wrote from a chat and was not added by the operator."""
+"""The `program` of a person who wrote from a chat, and whom the operator has not added."""
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
-"""Prefixes of addresses of people and chats."""
+"""The prefixes of the addresses of people and chats."""
 
 
 def checked_path(human_key: str) -> str:
-    """Return an absolute path without doubled or trailing separators, or raise if it is invalid.
+    """Return an absolute path without double or trailing separators, if it is valid.
 
     Raises:
         InvalidPath: The path is relative, is a placeholder, or contains `..` or control characters.
@@ -57,7 +57,7 @@ def checked_path(human_key: str) -> str:
     windows = not human_key.startswith("/")
     separator = "\\" if windows else "/"
     parts = re.split(r"[\\/]+" if windows else "/+", human_key)
-    if ".." in re.split(r"[\\/]", human_key):  # both separators: other servers may split at either
+    if ".." in re.split(r"[\\/]", human_key):  # both separators: other servers may split at either one
         raise _invalid(human_key, "contains '..'")
     lead = "\\\\" if human_key.startswith("\\\\") else ("" if windows else "/")
     named = separator.join(part for part in parts if part not in ("", "."))
@@ -77,7 +77,7 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return a normalized path; the Windows (`C:`), UNC and WSL spellings of a folder give the same one."""
+    """Return a normalised path, which is the same for the Windows, UNC and WSL spellings of a folder."""
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]
@@ -89,13 +89,13 @@ def spelling(path: str) -> str:
 
 
 def slug_of(path: str) -> str:
-    """Return the slug for a path, made of lower-case letters, digits and single hyphens."""
+    """Return the slug for a path, which consists of lower-case letters, digits and single hyphens."""
     slug = re.sub(r"[^a-z0-9]+", "-", path.casefold()).strip("-")
     return slug[:120].strip("-") or "root"
 
 
 def free_slug(projects: ProjectReads, path: str) -> str:
-    """Return the path's slug, followed by a short hash of the path if another project has the slug."""
+    """Return the slug for a path. Add a short hash of the path if another project has the slug."""
     slug = slug_of(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
@@ -107,7 +107,7 @@ def find_project(projects: ProjectReads, key: str) -> Project:
     """Return the project to which a path or slug refers.
 
     Raises:
-        UnknownProject: No project has the name; the error lists the most similar names.
+        UnknownProject: No project has the name. The error lists the most similar names.
         InvalidPath: The key is a placeholder or contains control characters.
     """
     if project := projects.project(key):
@@ -127,19 +127,19 @@ def find_project(projects: ProjectReads, key: str) -> Project:
 
 
 def address_of(name: str, slug: str, home_slug: str) -> str:
-    """Return an agent's address for agents of `home_slug`: `name`, `name@slug` or `human:name`."""
+    """Return the address of an agent for agents of `home_slug`: `name`, `name@slug` or `human:name`."""
     if slug == PEOPLE_SLUG:
         return f"{HUMAN}{name}"
     return name if slug == home_slug else f"{name}@{slug}"
 
 
 def full_address(project: Project, agent: Agent) -> str:
-    """Return an address of an agent or a person that is valid in every project."""
+    """Return the address of an agent or a person that is valid in every project."""
     return address_of(agent.name, project.slug, "")
 
 
 class OneProject(ProjectWrites):
-    """A view of the projects in which only one is visible and none can be created."""
+    """A view of the projects in which one project is visible, and no project can be created."""
 
     def __init__(self, projects: MailWrites, project_id: int) -> None:
         self._all = projects

@@ -1,4 +1,4 @@
-"""Parses the query of a search box; text that is not an operator is taken literally.
+"""Parses search queries. Text that is not an operator is taken literally.
 
     query   := any ("OR" any)*          any  := all ("AND"? all)* ("NOT" all)*
     all     := "(" query ")" | field ":" atom | atom
@@ -26,11 +26,11 @@ _ALIASES = {
 
 MAX_PARTS = 64
 MAX_DEPTH = 8
-"""Maximum nesting of parentheses; each adds up to three levels, and a search index supports about thirty."""
+"""Maximum nesting of parentheses. Each adds up to three levels, and a search index supports about 30."""
 
 
 def parse_query(text: str) -> Query | None:
-    """Return the query that `text` expresses, or None if it contains no word."""
+    """Return the query in a text, or None if the text contains no word."""
     results: list[tuple[str, str]] = []
     position = 0
     while len(results) < MAX_PARTS and (match := _TOKEN.match(text, position)):
@@ -51,7 +51,7 @@ def _rest_of_word(text: str, start: int) -> str:
 
 
 def _is_indexed(text: str) -> bool:
-    """Return whether the index stores any part of a text; it stores letters, digits and symbols."""
+    """Return whether the index stores any part of a text. The index stores letters, digits and symbols."""
     return any(
         character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] == "S")
         for character in text
@@ -59,14 +59,14 @@ def _is_indexed(text: str) -> bool:
 
 
 class _Reader:
-    """A recursive-descent parser over tokens; it drops parts that contain no word."""
+    """A recursive-descent parser for tokens. The parser ignores parts without a word."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
 
     def query(self) -> Query | None:
-        """Parse the whole text; ignore a surplus closing parenthesis."""
+        """Parse the whole text. Ignore a surplus closing parenthesis."""
         parts = []
         while self._at < len(self._tokens):
             if part := self._any(0):
@@ -79,7 +79,7 @@ class _Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def _operator(self, word: str) -> bool:
-        """Consume an operator, but only if anything follows it."""
+        """Consume an operator, if anything follows it."""
         if self._peek() != ("word", word) or self._at + 1 >= len(self._tokens):
             return False
         if self._tokens[self._at + 1][0] == "close":

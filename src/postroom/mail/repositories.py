@@ -1,4 +1,4 @@
-"""Finds the project of a folder, and the new folder of a project whose own folder no longer exists."""
+"""Finds the project of a folder, and the new folder of a project whose folder no longer exists."""
 
 import asyncio
 import os.path
@@ -23,23 +23,23 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 from postroom.stores.mail.store import MailStore
 
 _LARGEST_POINTER = 4096
-"""Maximum size in bytes of the files in which Git stores where a worktree's repository is."""
+"""Maximum size in bytes of the files in which Git stores the location of a worktree's repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """An absolute path of a file; projects whose folder is above `floor` are ignored."""
+    """An absolute path of a file. Projects whose folder is above `floor` are ignored."""
 
     path: str
     floor: str = ""
     top: str = ""
-    """The working tree that contains the file; empty if there is none."""
+    """The working tree that contains the file, or "" if there is none."""
 
 
 def locations_of(path: str, base: str) -> tuple[Location, ...]:
-    """Return the locations to which a path, as written in the folder `base`, may refer; nearest first.
+    """Return the locations to which a path, written in the folder `base`, may refer, nearest first.
 
-    Reads the disk, so it must not run on the event loop or in a transaction.
+    The call reads the disk, so do not make it on the event loop or in a transaction.
     """
     written = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 - the text alone; links come later
     if not os.path.isabs(written):  # noqa: PTH117 - as above
@@ -55,14 +55,14 @@ def locations_of(path: str, base: str) -> tuple[Location, ...]:
 
 
 def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Project, str] | None:
-    """Return the project whose folder contains the file, and the file's path in it; None if there is none."""
+    """Return the project that contains a file, and the path of the file in it, or None if there is none."""
     for location in locations:
         for folder in _upwards(location):
             project = projects.project(folder) or next(
                 iter(projects.projects_spelled(spelling(folder))), None
             )
             if project is not None:
-                # The root of a project's paths: the working tree if the folder is inside one, else the
+                # The root of a project's paths is the working tree that contains the folder, or else the
                 # folder.
                 around = (
                     projects.project(location.top) if location.top and folder != project.human_key else None
@@ -82,7 +82,7 @@ def _upwards(location: Location) -> Iterator[str]:
 
 
 def _find_worktree(path: Path) -> tuple[str, str]:
-    """Return the linked worktree that contains a path, and the main working tree; empty if there is none."""
+    """Return the linked worktree that contains a path, and the main working tree, or "" for both if none."""
     for folder in (path, *path.parents):
         pointer = _pointed_at(folder / ".git", "gitdir: ", folder)
         if pointer is None:
@@ -99,7 +99,7 @@ def _find_top(path: Path) -> str:
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
-    """Return the path stored in one of Git's files: "" if it contains none, None if the file is missing."""
+    """Return the path in one of Git's files, or "" if there is no path, None if the file is missing."""
     try:
         with file.open("rb") as stream:
             text = os.fsdecode(stream.read(_LARGEST_POINTER)).strip("\r\n")
@@ -116,12 +116,12 @@ _LOG = get_logger(__name__)
 _UNREAD = 100
 """Maximum number of projects whose repositories are identified before a new project is created."""
 _READ_AT_ONCE = 2
-"""Maximum number of folders read at once; Git may take long, and other work needs threads, too."""
+"""Maximum number of folders read at once. Git may take long, and other work needs threads, too."""
 _PAGE = 500
 
 
 class Repositories:
-    """Reads the folders that calls name, off the event loop."""
+    """Reads the folders that calls name, on threads."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -129,9 +129,9 @@ class Repositories:
         self._read: set[int] = set()
 
     async def recognised(self, key: str, *, may_move: bool) -> Recognition | None:
-        """Read a folder that does not belong to a project yet, or whose project has no known repository.
+        """Read a folder that belongs to no project yet, or whose project has no known repository.
 
-        With `may_move`, a project whose own folder no longer exists is moved to this folder.
+        With `may_move`, a project whose folder no longer exists is moved to this folder.
         """
         path, known_project, unread = await self._store.read(lambda tx: self._look(tx, key))
         if known_project is not None and is_of_git(known_project.git_identity):
@@ -146,7 +146,7 @@ class Repositories:
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
-        """Return the folder to read, its project if it has one, and the other projects it may belong to."""
+        """Return the folder to read, its project, if any, and other projects to which it may belong."""
         known_project = tx.project(key)
         path = checked_path(key) if known_project is None else key
         known_project = known_project or tx.project(path)
@@ -175,7 +175,7 @@ class Repositories:
 def project_of(
     projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
 ) -> Project | None:
-    """Return the project of a folder or of its repository; an identity given by the caller must match.
+    """Return the project of a folder or of its repository. An identity that the caller states must match.
 
     A folder belongs to the same project as the folder that contains it. A symbolic link belongs to the
     project of its target, and a worktree to the project of the main working tree. A renamed folder without a
@@ -192,10 +192,9 @@ def project_of(
 
 
 def move_project(tx: MailWrites, known: Project, home: str) -> bool:
-    """Move a project to another folder, in which its runners then work; the former folder remains an alias.
+    """Move a project to another folder, in which its runners then work. The former folder stays an alias.
 
-    Return False if another call moved the project in the meantime, or if the folder belongs to another
-    project.
+    Return False if another call has moved the project, or if the folder belongs to another project.
     """
     tx.lock_projects([known.id])
     if tx.project_by_id(known.id) != known or tx.project(home) not in (None, known):

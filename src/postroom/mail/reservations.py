@@ -1,4 +1,4 @@
-"""Operations on file reservations: advisory leases on paths and globs, granted even if they conflict."""
+"""Operations on reservations: advisory leases on paths and globs, which are granted despite conflicts."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ from postroom.mail.views import ReservationView, reservation_view
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two active reservations of different agents that overlap; `first` is the older one."""
+    """Two overlapping active reservations of different agents. `first` is the older one."""
 
     first: Reservation
     second: Reservation
@@ -56,7 +56,7 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Group records so that both records of each pair are in one group; return the groups, oldest first."""
+    """Return groups of records, oldest first, so that both records of each pair are in the same group."""
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
         ns, other = groups.get(first.id, [first]), groups.get(second.id, [second])
@@ -67,7 +67,7 @@ def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
 
 
 def conflicts(live: Sequence[Reservation]) -> list[Overlap]:
-    """Return each pair of conflicting active reservations once, oldest first."""
+    """Return each pair of conflicting reservations once, oldest first."""
     ordered = sorted(live, key=lambda one: one.id)
     patterns = [parse_pattern(reservation.pattern) for reservation in ordered]
     results = []
@@ -89,10 +89,10 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return the files that other agents have reserved exclusively, each with the oldest one that covers it.
+    """Return the files that other agents have reserved exclusively, each with its oldest reservation.
 
-    Paths are relative to the project's folder. Shared reservations of others are ignored, and so are
-    exclusive ones that are younger than a reservation of the agent itself that covers the file.
+    Paths are relative to the project's folder. Shared reservations of other agents are ignored. An exclusive
+    reservation is also ignored if the agent itself has an older reservation that covers the file.
     """
     sensitive = context.rules.case_sensitive_paths
     composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
@@ -126,7 +126,7 @@ def _oldest_covering(
     *,
     sensitive: bool,
 ) -> dict[str, int]:
-    """Return for each path the oldest of these reservations that covers it, if any does."""
+    """Return the oldest of these reservations that covers each path, if there is one."""
     by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
     for number, text in live:
         pattern = parse_pattern(text, case_sensitive=sensitive)
@@ -205,10 +205,10 @@ class ReservationsView(TypedDict):
 
 
 def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> ReservationAnswer:
-    """Reserve each path even if others hold it, unless the mode is `refuse`; edit only `held` paths.
+    """Reserve paths, even if other agents hold them, unless the mode is `refuse`.
 
     Raises:
-        NotHolder: Another agent holds a path, and the mode is `refuse`; nothing was reserved.
+        NotHolder: Another agent holds a path, and the mode is `refuse`. Nothing was reserved.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     return reserve_all(
@@ -235,10 +235,10 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     refuses: bool = False,
     place: str = "",
 ) -> ReservationAnswer:
-    """Reserve paths for an agent of a project; reserving a pattern again renews the reservation.
+    """Reserve paths for an agent of a project. If a pattern is reserved again, its reservation is renewed.
 
-    Raising a shared reservation to exclusive is a new demand: a new, younger reservation replaces it.
-    `place` names the run, session or task that the reservations are for; by default, the caller's run.
+    If a shared reservation becomes exclusive, a new, younger reservation replaces it. `place` names the run,
+    session or task for which the reservations are made. The default is the caller's run.
 
     Raises:
         NotHolder: `refuses` is true, and another agent holds one of the paths.
@@ -306,19 +306,19 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
 
 
 def in_run(run_id: str) -> str:
-    """Return the `place` value for reservations that belong to a run."""
+    """Return the `place` of reservations that belong to a run."""
     return f"run {run_id}"
 
 
 def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
-    """Release only the reservations that were made for this run, session or task."""
+    """Release the reservations that were made for a run, session or task."""
     for reservation in context.tx.reserved_in(place, now=context.now):
         context.tx.release_reservation(reservation.id, now=context.now, by=reservation.holder, reason=reason)
         to_archive(context, "reservation", reservation.id, reservation.project_id)
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
-    """Return the conflicts that would arise if these paths were reserved."""
+    """Return the conflicts that a reservation of these paths would have."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     conflicts = [
         _conflict(pattern.text, holders)
@@ -331,10 +331,10 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
 def holder_of(
     context: ReadContext, project: Project, agent: Agent, paths: Sequence[str], *, own: Sequence[str] = ()
 ) -> str:
-    """Return the name of an agent that holds one of these paths; "" if no agent does.
+    """Return the name of an agent that holds one of these paths, or "" if no agent holds one.
 
-    The agent's own reservations are ignored, except those with the patterns `own`, because they belong to its
-    other tasks.
+    Reservations of the agent itself are ignored, except those with the patterns `own`, because these belong
+    to its other tasks.
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
@@ -347,16 +347,16 @@ def holder_of(
 
 
 def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns in the normalized form in which reservations store them.
+    """Return patterns in the normalised form in which reservations store them.
 
     Raises:
-        InvalidPattern: A pattern cannot be read, or leaves the project.
+        InvalidPattern: A pattern is invalid, or leaves the project.
     """
     return tuple(pattern.text for pattern in _parse_patterns(context, project, paths))
 
 
 def _parse_patterns(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
-    """Parse all patterns before anything is changed; drop repeated patterns.
+    """Parse all patterns before anything is changed, and remove repeated patterns.
 
     An absolute path inside the project's folder becomes relative to that folder.
     """
@@ -373,7 +373,7 @@ def _parse_patterns(context: ReadContext, project: Project, paths: Sequence[str]
 def _holders(
     context: ReadContext, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
-    """Return others' active reservations that overlap this pattern, if either of the two is exclusive."""
+    """Return the active reservations of other agents that conflict with a pattern."""
     others = context.tx.live_patterns(
         project.id, now=context.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
     )
@@ -388,7 +388,7 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
 
 
 def checked_ttl(context: WriteContext, seconds: int | None) -> int:
-    """Return a reservation's duration in milliseconds; without `seconds`, the installation's default."""
+    """Return the duration of a reservation in milliseconds. The default is a setting of the installation."""
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     longest = context.rules.max_reservation_ttl
@@ -402,7 +402,7 @@ def checked_ttl(context: WriteContext, seconds: int | None) -> int:
 
 
 def release_file_reservations(context: WriteContext, asked: ReleaseReservations) -> ReleaseAnswer:
-    """Release the agent's reservations; those that have already ended stay unchanged."""
+    """Release reservations of the agent. Reservations that have ended already do not change."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
     released = [
@@ -415,7 +415,7 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
-    """Extend the agent's reservations so that they last for the requested time from now; shorten none."""
+    """Extend the agent's reservations to the requested time from now. Longer reservations do not change."""
     ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
@@ -442,13 +442,14 @@ def _own(
     paths: Sequence[str] | None,
     ids: Sequence[int] | None,
 ) -> tuple[list[Reservation], list[str | int]]:
-    """Return the agent's active reservations that these paths cover or that have these ids, or all of them.
+    """Return the agent's active reservations with these paths or ids, or all of them.
 
-    Return also the given paths and ids that belong to none of these reservations. A path may be written as
-    an earlier result showed it, even if that form is not allowed for a new pattern.
+    A path means the reservations that it covers. Also return the paths and ids that belong to none of the
+    reservations. A path may have the form in which an earlier result showed it, even if a new pattern must
+    not have this form.
 
     Raises:
-        UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
+        UnknownReservation, NotHolder: An id belongs to no reservation of the project, or to another agent's.
     """
     for reservation_id in ids or ():
         known_reservation = context.tx.reservation(reservation_id)
@@ -484,7 +485,7 @@ def _own(
 
 
 def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
-    """End another agent's reservation and tell its holder the reason, in one transaction."""
+    """End another agent's reservation, and tell its holder the reason."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
@@ -511,7 +512,7 @@ def end_reservation(
 
 
 def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
-    """Turn an exclusive reservation into a shared one, so that other agents can reserve the same paths.
+    """Make an exclusive reservation shared, so that it no longer conflicts with shared reservations.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
@@ -551,7 +552,7 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
 def _tell_holder(
     context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
 ) -> None:
-    """Notify the holder of an ended reservation, unless the holder ended it or would refuse the message."""
+    """Notify the holder of an ended reservation, unless the holder has ended it or refuses the message."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
     reach = context.tx.reach(by.id, [holder.id])
@@ -570,7 +571,7 @@ def _tell_holder(
 
 
 def list_file_reservations(context: ReadContext, asked: ListReservations) -> ReservationsView:
-    """List the active reservations of a project, or of one of its agents."""
+    """Return the active reservations of a project, or of one of its agents."""
     project = find_project(context.projects, asked.project_key)
     agent_id = None if asked.agent_name is None else find_agent(context.tx, project, asked.agent_name).id
     reservations = context.tx.live_reservations(

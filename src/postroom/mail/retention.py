@@ -1,8 +1,8 @@
-"""Decides which messages are deleted, and deletes them in small changes.
+"""Decides which messages are deleted, and deletes them in small transactions.
 
-A rule that puts messages on hold always takes precedence. If no such rule matches, the first matching rule
-applies. Messages that match no rule are kept. Messages of active runs are kept, too, and so are messages that
-a recipient has not read or acknowledged yet, unless the rule says otherwise.
+A rule that puts messages on hold takes precedence over all other rules. If no such rule matches, the first
+matching rule applies. Messages that match no rule are kept. Messages of active runs are kept, too. Messages
+that a recipient has not read or acknowledged yet are kept unless the rule excludes this.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
 Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
-"""Number of messages that one change deletes.
+"""The number of messages that one transaction deletes.
 
-A change of this size takes a few milliseconds, during which the server answers no caller.
+Such a transaction takes a few milliseconds, during which the server answers no caller.
 """
 
 
@@ -31,7 +31,7 @@ class ProjectRules:
     rules: Sequence[KeepRule]
 
     def verdict(self, message: AgedMessage, now: int) -> Verdict:
-        """Return whether a message is deleted or, if not, why it is kept."""
+        """Return whether a message must be deleted, or why it is kept."""
         fitting = [
             rule
             for rule in self.rules
@@ -49,7 +49,7 @@ class ProjectRules:
         return "unread" if message.is_awaited and rule.unread_stays else "goes"
 
     def sought(self, now: int) -> OldMessages | None:
-        """Return a filter that finds messages that may be deleted; None if no message can be deleted."""
+        """Return a filter for messages that may be deleted, or None if no message can be deleted."""
         deleting = [(rule, rule.keep) for rule in self.rules if rule.keep is not None]
         if not deleting:
             return None
@@ -68,8 +68,8 @@ def rules_of_projects(
     """Return the retention rules for each of these projects.
 
     Raises:
-        UnknownProject: A rule that puts messages on hold names a missing project, so that messages might be
-            deleted by mistake.
+        UnknownProject: A rule that puts messages on hold names a project that does not exist. Messages could
+            be deleted by mistake.
     """
     about = [(rule, _rule_project_id(projects, rule)) for rule in rules]
     return {
@@ -78,11 +78,11 @@ def rules_of_projects(
 
 
 def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
-    """Delete those of the given messages that are due, in one change; return how many were deleted.
+    """Delete those of these messages that are due, and return the number of deleted messages.
 
-    Each message is checked again while the lock is held, because a run may have received it in the meantime.
-    The trace positions of a deleted message are deleted, too, and the archive removes its files from the
-    newest tree.
+    Each message is checked again under the lock, because a run may have received it in the meantime. The
+    trace positions of a deleted message are deleted, too, and the archive removes its files from the newest
+    tree.
     """
     tx.lock_readers(project_id, ids)
     now = tx.now()
@@ -98,9 +98,9 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
 def going_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[int], int | None]:
-    """Check a page of a project's messages; return those to delete, and where the next page begins.
+    """Check a page of a project's messages, and return the ids to delete, and the cursor of the next page.
 
-    The store itself skips messages that cannot be deleted, so a million kept messages are not returned one by
+    The store itself skips messages that cannot be deleted, so a million kept messages are not read one by
     one.
     """
     sought = rules.sought(tx.now())
@@ -113,7 +113,7 @@ def going_of(
 def verdicts_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[Verdict], int | None]:
-    """Return the decision on each message of a page, and where the next page starts."""
+    """Return the decision about each message of a page, and the cursor of the next page."""
     now = tx.now()
     page = tx.aged_messages(project_id, after=after, limit=limit)
     return [rules.verdict(message, now) for message in page], page[-1].id if len(page) == limit else None
@@ -129,7 +129,7 @@ def _going(tx: MailReads, project_id: int, ids: Sequence[int], rules: ProjectRul
 
 
 def _rule_project_id(projects: ProjectReads, rule: KeepRule) -> int | None:
-    """Return the id of the project that a rule names; 0 for all projects, None if it does not exist."""
+    """Return the id of the project that a rule names, or 0 for all projects, None for an unknown project."""
     if rule.project is None:
         return 0
     project = projects.project(rule.project)

@@ -1,4 +1,4 @@
-"""Operations that write messages (send, reply, recall), and the rules for who may write to whom.
+"""Operations that send, reply to and recall messages, and the rules for who may write to whom.
 
 A message is sent only if all its recipients are valid. No option of a message bypasses the rules.
 """
@@ -45,13 +45,13 @@ _GENERATED_THREAD = re.compile(r"msg-([1-9][0-9]*)")
 _ID_DIGITS = 15
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""How many of a thread's newest messages the address `thread:` searches for recipients."""
+"""Maximum number of a thread's newest messages that are searched for the recipients of `thread:`."""
 THREAD = "thread:"
 LIVE = "live"
-"""The thread's active run will read the message at its next step; if the run ends first, another run will."""
+"""The active run will read the message at its next step, or another run will if that run ends first."""
 RUNNER = "wake by runner"
 WAITS = "waits"
-"""Prefix of the reason why the message waits.
+"""The prefix of the reason why the message waits.
 
 Another run reads the message after the run that waits for a person has ended.
 """
@@ -59,11 +59,11 @@ CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
 MAX_NAMED = 32
-"""Maximum number of recipients for which the threads to lock are cached by the recipients' names."""
+"""Maximum number of recipients for whose names the threads to lock are cached."""
 MAX_PROBLEMS = 20
-"""Number of invalid recipients after which the check stops.
+"""The number of invalid recipients after which no more recipients are checked.
 
-The limit exists because each invalid name is compared with all names.
+There is a limit, because each invalid name is compared with all names.
 """
 
 
@@ -86,10 +86,10 @@ class ContactFacts:
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return the kind of error if the recipient does not accept the message; None if it does.
+    """Return the class of the error if the recipient does not accept the message, or None if it does.
 
-    The policy `closed` and a block always apply: the importance of a message, a requested acknowledgement, a
-    broadcast, a thread or an approval does not bypass them.
+    The policy `closed` and a block always apply: no importance, requested acknowledgement, broadcast, thread
+    or approval bypasses them.
     """
     if facts.retired:
         return AgentRetired
@@ -122,9 +122,10 @@ def refusals(
     reach: Mapping[int, Reach],
     answered: int | None = None,
 ) -> dict[int, PostroomError]:
-    """Return the errors for the agents that do not accept the message, keyed by agent id.
+    """Return the error for each agent that does not accept the message, keyed by agent id.
 
-    `answered` is the sender of the message to which this one replies, if that message was sent to `sender`.
+    `answered` is the sender of the message to which this message replies, if that message was sent to
+    `sender`.
     """
     errors: dict[int, PostroomError] = {}
     for addressee in addressees:
@@ -195,17 +196,17 @@ class NewMessage:
     broadcast: bool = False
     reply_to: Message | None = None
     trace: str | None = None
-    """The trace position at which it was written; by default, that of the call."""
+    """The trace position at which the message was written. The default is the position of the call."""
     answering_run: str | None = None
     """The run whose answer this message contains."""
 
 
 def send_message(context: WriteContext, asked: SendMessage) -> Sent:
-    """Send one message to agents of this and other projects.
+    """Send a message to agents of this project and other projects.
 
     Raises:
-        InvalidRecipients: At least one recipient is invalid; the error lists each with its reason.
-        TooLarge: Subject, body or the list of recipients exceeds its limit.
+        InvalidRecipients: At least one recipient is invalid. The error lists all of them, with the reasons.
+        TooLarge: The subject, the body or the list of recipients exceeds its limit.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     thread_id = _choose_thread(context, asked)
@@ -230,7 +231,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
 
 
 def named_readers(command: object) -> Hashable:
-    """Return the recipients that a send command names; None if it names none or more than `MAX_NAMED`."""
+    """Return the recipients that a command names, or None if it names no recipients, or over `MAX_NAMED`."""
     if (
         not isinstance(command, SendMessage)
         or len(command.to) + len(command.cc) + len(command.bcc) > MAX_NAMED
@@ -240,10 +241,10 @@ def named_readers(command: object) -> Hashable:
 
 
 def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
-    """Return the thread of a message: the thread that it names, or the one to which it is addressed.
+    """Return the thread of a message: the one that it names, or the one to which it is addressed.
 
     Raises:
-        InvalidArgument: The message names one thread and is addressed to another.
+        InvalidArgument: The message names one thread, and is addressed to another.
         UnknownThread: The name is reserved for the thread that a later message will start.
     """
     named = set[str]() if asked.thread_id is None else {asked.thread_id}
@@ -271,7 +272,7 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
 def _everybody_else(
     context: WriteContext, project: Project, sender: Agent, addressees: Sequence[Addressee]
 ) -> tuple[list[Addressee], list[str]]:
-    """Return a project's other active agents, and the names of those that refuse the message."""
+    """Return the other active agents of a project, and the names of those that refuse the message."""
     everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
     if len(everyone) > MAX_BROADCAST:
         raise TooLarge(
@@ -290,10 +291,10 @@ def _everybody_else(
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
-    """Reply to the sender of a message or, if the agent sent the message itself, to its first recipients.
+    """Reply to the sender of a message, or to its first recipients if the agent itself sent the message.
 
-    A reply to a blind copy goes only to the sender, because a reply to all would reveal the copy; `skipped`
-    lists the other recipients.
+    A reply to a blind copy is sent only to the sender, because a reply to all would reveal the copy.
+    `skipped` lists the other recipients.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
@@ -322,7 +323,7 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
 
 
 def reply_subject(subject: str, most: int) -> str:
-    """Return the subject of a reply with a single `Re:`, cut to `most` characters.
+    """Return the subject of a reply, with a single `Re:`, cut to `most` characters.
 
     An empty subject stays empty.
     """
@@ -351,7 +352,7 @@ def _reply_recipients(
 
 
 def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
-    """Return these agents as recipients, together with their projects."""
+    """Return these agents as recipients, with their projects."""
     agents = context.tx.agents_by_id(list(kinds))
     projects = {agent.project_id: context.tx.project_by_id(agent.project_id) for agent in agents.values()}
     return [
@@ -364,16 +365,16 @@ def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[
 def _participants(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the other participants of a thread, based on the messages that the sender wrote or received.
+    """Return the other participants of a thread, according to the messages that the sender wrote or received.
 
-    Participants are the agent that started the thread, the sender, and every agent to which a participant has
-    written visibly. If a stranger writes to the thread, the stranger becomes a participant as soon as a
-    participant writes to them. If the sender shares no message with a participant, the first message that it
-    received counts as the start of the thread.
+    The participants are the agent that started the thread, the sender, and every agent to which a participant
+    has written visibly. A stranger who writes to the thread becomes a participant only when a participant
+    writes to the stranger. If the sender shares no message with a participant, the first message that the
+    sender received counts as the start of the thread.
 
     Raises:
         UnknownThread: The project has no such thread.
-        InvalidRecipients: The sender shares no message of the thread with another active agent.
+        InvalidRecipients: The sender shares no message in the thread with another active agent.
     """
     thread_id = address.removeprefix(THREAD)
     messages = context.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
@@ -392,7 +393,7 @@ def _participants(
         )
         for message in sorted(messages, key=lambda message: message.id)
     ]
-    opening = entries if len(entries) < MAX_THREAD else []  # if the thread is cut, its start is unknown
+    opening = entries if len(entries) < MAX_THREAD else []  # if the thread is longer, its start is unknown
     opener = next((entry.sender for entry in opening if entry.open_readers - {entry.sender}), sender.id)
     met = _list_participants(entries, {opener, sender.id}) - {sender.id}
     if not met and (first := next((entry.sender for entry in entries if entry.is_shared), None)) is not None:
@@ -411,18 +412,18 @@ def _participants(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A message of a thread, with the fields that determine the participants."""
+    """The fields of a message in a thread that determine the participants."""
 
     sender: int
     open_readers: set[int]
     is_shared: bool
-    """Whether the sender of the new message wrote or received this one."""
+    """Whether the sender of the new message wrote or received this message."""
 
 
 def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
-    """Return the agents that occur in the participants' messages.
+    """Return the agents in the messages of participants.
 
-    The recipients of these messages become participants.
+    The recipients of these messages become participants, too.
     """
     met = set[int]()
     for entry in entries:
@@ -433,16 +434,16 @@ def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message, its recipients and its outbox row, and wake the recipients.
+    """Store a message with its recipients and its outbox row, and wake the recipients.
 
-    Either all of this is stored or nothing.
+    Everything is stored, or nothing is.
     """
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [addressee.agent.id for addressee in new.addressees])
     answered: int | None = None
     if (before := new.reply_to) is not None:
-        # Agents can read all messages of their project, but only a recipient may reply to a closed agent.
+        # Agents can read all messages of their project, but only recipients may reply to a closed agent.
         was_sent = any(
             recipient.agent_id == new.sender.id for recipient in tx.recipients([before.id])[before.id]
         )
@@ -455,7 +456,7 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
     message, woken = store_message(context, new, reach)
-    sent = _result_view(context, new, message, reach)  # must precede the start of a run with the message
+    sent = _result_view(context, new, message, reach)  # compute this before a run with the message starts
     wake_readers(context, new, message, woken)
     return {**sent, "skipped": skipped}
 
@@ -463,12 +464,12 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
 def store_message(
     context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]
 ) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
-    """Store a message that its recipients accept, with its recipients and its outbox row.
+    """Store a message with its recipients and its outbox row.
 
-    Return the message and the recipients that must still be woken.
+    The recipients must accept the message. Return the message, and the recipients to wake.
 
     Raises:
-        ThreadsNeeded, QueueFull: As for `Waking.expect`; nothing was written.
+        ThreadsNeeded, QueueFull: As for `Waking.expect`. Nothing was written.
     """
     tx = context.tx
     woken = [
@@ -511,7 +512,7 @@ def store_message(
 def wake_readers(
     context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
 ) -> None:
-    """Wake the recipients of a message that this change stored, or leave that until after the commit."""
+    """Wake the recipients of a message that this change has stored, or leave this to a later round."""
     if not woken:
         return
     if context.waking is None:
@@ -524,7 +525,7 @@ def wake_readers(
 def _result_view(
     context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]
 ) -> Sent:
-    """Return the view of the message that its sender gets as the result."""
+    """Return the result for the sender of a message."""
     recipients = [
         Recipient(
             message_id=message.id,
@@ -551,7 +552,7 @@ def _result_view(
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient sees the message, by recipient id, as far as that is already determined."""
+    """Return how each recipient will see the message, keyed by recipient id."""
     ids = [reader.agent_id for reader in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
@@ -565,9 +566,9 @@ def _seen_by(
     *,
     starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each recipient will see the message.
+    """Return how each recipient will see the message, keyed by recipient id.
 
-    No run can have received a message that starts a new thread.
+    If the message starts a thread, no run can have received it yet.
     """
     woken = {agent_id for agent_id, entry in reach.items() if entry.is_woken}
     at_work = set[int]()
@@ -630,7 +631,7 @@ def _check_number(recipients: int, limit: int) -> None:
 def _addressees(
     context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Return the recipients that a send command names, and an error for each name that is invalid.
+    """Return the recipients that a command names, and an error for each invalid name.
 
     An agent that is named several times gets one message, with the most visible of its roles (to, cc, bcc).
     """
@@ -656,7 +657,7 @@ def _addressees(
             else:
                 named = _elsewhere(context, home, sender, name, kind)
         except PostroomError as error:
-            error.value = name  # in the form in which it was given, with its project
+            error.value = name  # the name as it was given, with its project
             bad.append(error)
             if len(bad) == MAX_PROBLEMS:
                 break
@@ -669,7 +670,7 @@ def _addressees(
 def _elsewhere(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the recipients for an address other than an agent's name in the project."""
+    """Return the recipients for an address that is not the name of an agent in the project."""
     if address.startswith(THREAD):
         return _participants(context, home, sender, address, kind)
     project, agent = find_address(context, home, address)
@@ -689,11 +690,11 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
 
 
 def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
-    """Recall a message that no recipient has read; no effect if it was recalled before.
+    """Recall a message that no recipient has read. Do nothing if it has been recalled already.
 
     Raises:
-        NotPermitted: Another agent wrote it.
-        AlreadyRead: At least one recipient has read it.
+        NotPermitted: Another agent wrote the message.
+        AlreadyRead: At least one recipient has read the message.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     message, recipients = visible_message(context, project, sender, asked.message_id)

@@ -1,6 +1,6 @@
-"""Executes operations: parses commands, prepares transactions, and stores results under idempotency keys.
+"""Executes operations: prepares their transactions, and stores results under idempotency keys.
 
-The change of a command first locks the projects of the command, before it reads anything.
+The change of a command first locks the projects of the command. The change reads nothing before that.
 """
 
 import asyncio
@@ -79,14 +79,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOGETHER: Final = 0.05
-"""Seconds to wait after a hint, so that many changes in quick succession cause only one read."""
+"""The seconds to wait after a hint, so that many changes in quick succession cause only one read."""
 LOOK_AGAIN: Final = timedelta(seconds=5)
 """Maximum time until a change is noticed if its hint was lost."""
 _LOG = get_logger(__name__)
 
 
 class MailChanges:
-    """Lets callers wait for changes in mail; after a stop, calls no longer wait."""
+    """Lets callers wait for changes in mail. After `stop`, calls no longer wait."""
 
     def __init__(self, changes: ChangeNotifier) -> None:
         self._changes = changes
@@ -97,16 +97,16 @@ class MailChanges:
         self._changes.tell((MAIL,))
 
     def stop(self) -> None:
-        """End all current and future waits; repeated calls have no effect."""
+        """End all current and future waits. A repeated call does nothing."""
         self.is_stopped = True
         self.ring()
 
     async def awaited(
         self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
     ) -> T:
-        """Call `look` now and after each change; return the first result that is news, or else the last one.
+        """Call `look` now and after each change. Return the first result that is news, or the last result.
 
-        The last read happens before `until`, in event loop time, or before the stop.
+        The last call is made before the time `until` of the event loop's clock, or before the stop.
         """
         loop = asyncio.get_running_loop()
         with self._changes.listen(MAIL) as changed:
@@ -120,17 +120,17 @@ class MailChanges:
 
 
 _LISTS_ON = 60_000
-"""How many milliseconds a token that was used to replace itself can still list tools."""
+"""How long, in milliseconds, a token that was used to replace itself can still list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 _TO_BE_MADE = 0
-"""A project id that stands for all projects that do not exist yet."""
+"""A project id that means all projects that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnswerKey:
-    """The key of a stored result, and the digest of the request."""
+    """The key of a stored result, with the digest of the request."""
 
     scope: str
     key: str
@@ -138,13 +138,13 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Wake no recipients; the waker finds them later."""
+    """Do nothing. The waker later finds the recipients that must be woken."""
 
 
 class Mail:
     """Agent mail on a store.
 
-    A change is durable when its call returns. A call that has an idempotency key can be repeated safely.
+    A change is durable when its call returns. A call with an idempotency key can be repeated safely.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -158,11 +158,11 @@ class Mail:
         tracing: Tracing = OFF,
         waker: Callable[[], "Waker | None"] = _nobody,
     ) -> None:
-        """Keep the arguments.
+        """Create the service. `store` contains its records.
 
-        `dice` makes the random numbers of a call from its seed. `keep_token` creates a token for an agent of
+        `dice` returns the random numbers of a call for its seed. `keep_token` creates a token for an agent of
         a project, stores it in a private file, and returns the token and the path. `tracing` traces calls and
-        runs for external monitoring. `waker` returns an object that wakes recipients in the same change that
+        runs for external monitoring. `waker` returns an object that wakes recipients in the change that
         stores their messages. Without `waker`, recipients are found later.
         """
         self.store = store
@@ -178,14 +178,14 @@ class Mail:
         self._folders = Repositories(store)
         """Reads the folders of projects."""
         self._replaced: dict[str, int] = {}
-        """By hash, the time until which a token that was used to replace itself can still list tools."""
+        """The times until which tokens that were used to replace themselves can list tools, keyed by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
-        """Perform the operation of this name on plain arguments and return its plain result.
+        """Perform the operation with this name on plain arguments, and return the plain result.
 
         Raises:
             KeyError: The operation does not exist.
-            PostroomError: The operation failed; nothing was changed.
+            PostroomError: The operation failed. Nothing was changed.
         """
         operation = OPERATIONS[name]
         return await self.perform(
@@ -195,7 +195,7 @@ class Mail:
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
         """Perform an operation.
 
-        If the command has an idempotency key, the change is made only once, and repeated calls get the same
+        If the command has an idempotency key, its change is made only once, and repeated calls get the same
         result.
 
         Raises:
@@ -211,15 +211,15 @@ class Mail:
             return await self._read(operation, command, caller)
         answer = await self._change(operation, command, caller)
         if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
-            for delivery in answer["deliveries"]:  # it may not read the first message
+            for delivery in answer["deliveries"]:  # the caller may not read the first message
                 delivery["payload"] |= {"subject": "", "topic": ""}
         return answer
 
     async def _read(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Perform an operation that only reads, and renew the claims of the agent that makes the call.
+        """Perform an operation that only reads, and renew the claims of the calling agent.
 
-        A claim is renewed once a quarter of its lease has passed. If the renewal fails, the failure is
-        logged, and the caller still gets its result.
+        A claim is renewed after a quarter of its lease has passed. A failed renewal is logged, and the caller
+        gets its result nevertheless.
         """
         may_renew = caller.grant is None or bool(caller.grant.scopes & RESERVE)
 
@@ -246,7 +246,7 @@ class Mail:
         return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
-        """Store the hash of an agent's new token, or revoke its token if `hashed` is None.
+        """Store the hash of an agent's new token, or revoke the token if `hashed` is None.
 
         Only the operator may call this.
 
@@ -261,7 +261,7 @@ class Mail:
         await self.store.write(change)
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
-        """Write a new token for the agent to a file on the server, so the calling model never sees it."""
+        """Write a new token for an agent to a file on the server, so that the model never sees the token."""
         if self._keep_token is None:
             raise NotPermitted(
                 "this server does not store token files",
@@ -287,7 +287,7 @@ class Mail:
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
-        """Return the slugs of at most `limit` projects that the caller may see, ordered by id."""
+        """Return the slugs of at most `limit` projects that the caller may see, in the order of their ids."""
         projects = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
         return [project.slug for project in projects]
 
@@ -300,15 +300,15 @@ class Mail:
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
     async def trace_of(self, message_id: int | str) -> str | None:
-        """Return the trace position at which a message was written; None if it was not traced."""
+        """Return the trace position at which a message was written, or None if the message was not traced."""
         name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
         """Return whether a token belongs to an agent.
 
-        A token that was replaced moments ago is also accepted. Clients list the tools before they show the
-        result that names the file of the new token. No operation accepts such a token.
+        A token that was replaced moments ago counts, too, because clients list the tools before they show the
+        result with the file of the new token. No operation accepts such a token.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():
@@ -318,7 +318,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        With `accept`, recipients are woken in the same change. Without `accept`, recipients are found later.
+        With `accept`, recipients are woken in the same change. Without `accept`, recipients are woken later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -335,13 +335,14 @@ class Mail:
         declared_by: RunnerSource = "operator",
         claims_tasks: bool = False,
     ) -> RunnerChange:
-        """Set the runner of an agent, or remove it if `runner` is None; for the operator only.
+        """Set the runner of an agent, or remove it if `runner` is None. Only the operator may do this.
 
-        Only servers at `place` execute its runs; '' means all servers. Up to `runs_at_once` runs execute at
-        once, each on a different mail thread. With `claims_tasks`, the server claims tasks for the agent.
+        Only servers at `place` execute the agent's runs. "" means all servers. Up to `runs_at_once` runs
+        execute at the same time, each on another mail thread. With `claims_tasks`, the server claims tasks
+        for the agent.
 
-        Return whether the agent had a runner before, and how many waiting messages start the new runner at
-        once.
+        Return whether the agent had a runner before, and the number of waiting messages for which runs start
+        now.
 
         Raises:
             UnknownProject, UnknownAgent: The project or agent does not exist.
@@ -364,9 +365,9 @@ class Mail:
         return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
-        """Set a person's chat address, or remove it if `address` is None; for the operator only.
+        """Set a person's chat address, or remove it if `address` is None. Only the operator may do this.
 
-        Return whether the person had an address before.
+        Return whether the person had a chat address before.
 
         Raises:
             UnknownProject, UnknownAgent: The project or person does not exist.
@@ -395,7 +396,7 @@ class Mail:
     ) -> OperationContext[Any, Any]:
         """Return the context of a caller's operations.
 
-        A change that runs again gets the same random numbers, because they are derived from `seed`.
+        A change that is repeated gets the same random numbers, because they are derived from `seed`.
         """
         bound = caller.grant.project_id if caller.grant is not None else None
         return OperationContext(
@@ -414,14 +415,16 @@ class Mail:
     async def _change(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change.
 
-        With an idempotency key, the change is made only once, and each call gets the result of the first.
+        With an idempotency key, the change is made only once, and each call gets the result of the first
+        call.
         """
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _result_key(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
         is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
         if place is not None and is_slow:
-            # Files that the first call read may be gone by now, so look for its stored result before.
+            # Look for the stored result of the first call before anything else, because the files that it
+            # read may no longer exist.
             before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
             if before is not None:
                 return before
@@ -464,7 +467,7 @@ class Mail:
         return {**answer, "unmatched": found} if found else answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
-        """Return the stored result of an earlier call; refuse callers that may not act as its agent.
+        """Return the stored result of an earlier call. Refuse a caller that may not act as the agent.
 
         Return None if there is no stored result.
         """
@@ -493,9 +496,9 @@ class Mail:
             acting(context, project, actor)
 
     async def _prepare(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
-        """Read the files that a command needs, because slow reads must not happen inside a transaction."""
+        """Read the files that a command needs before the transaction, because reads may be slow."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
-            # The folder of the sender's project, after checking that the caller may act as the sender.
+            # Check that the caller may act as the sender, and find the folder of the sender's project.
             def look(tx: MailReads) -> str:
                 project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
                 return project.human_key
@@ -505,12 +508,12 @@ class Mail:
         return ()
 
     async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
-        """Read the folder that the command names as its project, if repositories identify projects."""
+        """Read the folder that a command names as its project, if repositories identify projects."""
         is_looked_at = isinstance(command, StartSession | EnsureProject) and not (
             isinstance(command, EnsureProject) and command.git_identity
         )
         if not is_looked_at or _is_bound(caller) or self.rules.projects_by != "repository":
-            return None  # a caller that is bound to a project cannot create projects or aliases
+            return None  # a caller bound to a project cannot create projects or aliases
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
 
 
@@ -519,14 +522,14 @@ def _is_bound(caller: Caller) -> bool:
 
 
 def named_in(command: Command) -> tuple[str, str]:
-    """Return the project and the agent that a command acts for; '' for a part that it does not name."""
+    """Return the project and the agent in a command, or "" for each that the command does not name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
 def _result_key(operation: Operation, command: Command) -> _AnswerKey | None:
-    """Return the key under which a command's result is stored, distinct for each project and agent."""
+    """Return the key under which the result of a command is stored, for its project and agent."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
         return None
@@ -546,7 +549,7 @@ def home_of(command: Command) -> str:
 
 
 def lock_projects_of(tx: MailWrites, command: Command) -> None:
-    """Lock the projects that a command may change, before it reads anything."""
+    """Lock the projects that a command may change. Call this function before anything is read."""
     named, home = projects_of(tx, command), tx.project(home_of(command))
     expected = list[tuple[int, str]]()  # the agents that the operation reads next
     if home is not None:
@@ -558,7 +561,7 @@ def lock_projects_of(tx: MailWrites, command: Command) -> None:
         ]
         expected = [(home.id, name) for name in dict.fromkeys(names) if name]
     tx.lock_projects(named, expected)
-    if _TO_BE_MADE in named:  # another change may have created it before this one got the lock
+    if _TO_BE_MADE in named:  # another change may have created the project before this one got the lock
         tx.lock_projects(projects_of(tx, command))
 
 
@@ -576,17 +579,17 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
     for key in keys:
         project = tx.project(key)
         if project is None:
-            with suppress(InvalidPath):  # then the message does not exist
+            with suppress(InvalidPath):  # in this case, the message does not exist
                 project = tx.project(checked_path(key))
         ids.add(_TO_BE_MADE if project is None else project.id)
     message_id, task_id = fields.get("message_id"), fields.get("task_id")
-    if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # its author may be a person
+    if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # the author may be a person
         ids |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
     return ids | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else ids
 
 
 def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    """Return the projects that a command's message concerns; for a reply, also its recipients' projects."""
+    """Return the projects of the message in a command. For a reply, also those of its recipients."""
     message = tx.message(message_id)
     if message is None:
         return set()

@@ -1,4 +1,4 @@
-"""Operations on subscriptions, and the selection of the log entries that become messages."""
+"""Operations on subscriptions, and the selection of log entries for their messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
@@ -25,12 +25,12 @@ KINDS_OF: Final[Mapping[Watched, Sequence[EventKind]]] = {
     "file_changed": ("file.changed",),
     "branch_merged": ("branch.merged", "branch.moved"),
 }
-"""By kind of subscription, the kinds of log entries that it considers."""
+"""The kinds of log entries that matter to each kind of subscription."""
 _LISTED: Final = 50
-"""Maximum number of lines in one message; further lines are only counted."""
+"""Maximum number of lines in a message. Further lines are only counted."""
 _LONGEST_BRANCH: Final = 200
 _RECENT: Final = 1_000
-"""Number of the newest log entries in which the last end of a client's turn is searched."""
+"""The number of newest log entries that are searched for the last end of a client's turn."""
 
 
 class SubscriptionView(TypedDict):
@@ -56,12 +56,12 @@ class SubscriptionsView(TypedDict):
 
 
 def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
-    """Store a subscription to later events; if an equal one exists, return that one instead.
+    """Store a subscription to later events, or return an equal subscription if there is one.
 
     Raises:
         EventNotReported: The project has no Git repository that the server can read.
-        InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not fit the kind.
-        TooLarge: The agent already has the maximum number of subscriptions.
+        InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not match the kind.
+        TooLarge: The agent has the maximum number of subscriptions.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if asked.kind == "branch_merged" and not is_of_git(project.git_identity):
@@ -99,7 +99,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
 
 
 def _state(context: ReadContext, project: Project, subscription: Subscription) -> str:
-    """Return the current state as text if it already is the state that the subscription waits for."""
+    """Return the present state as text, if it is the state for which the subscription waits."""
     if subscription.kind == "task_ready" and subscription.about:
         task = context.tx.task(int(subscription.about))
         return f"task {subscription.about} is ready" if task is not None and task.state == "ready" else ""
@@ -122,7 +122,7 @@ def list_subscriptions(context: ReadContext, asked: ListSubscriptions) -> Subscr
 
 
 def end_subscription(context: WriteContext, asked: EndSubscription) -> SubscriptionsView:
-    """End a subscription of the agent; return its remaining subscriptions.
+    """End a subscription of the agent, and return its remaining subscriptions.
 
     Raises:
         UnknownSubscription: The agent has no such subscription.
@@ -150,9 +150,9 @@ def news_for(
     *,
     case_sensitive: bool,
 ) -> list[str]:
-    """Return the sentences about the log entries that a subscription matches, oldest first.
+    """Return the sentences about the log entries that match a subscription, oldest first.
 
-    An agent is not notified of its own changes. If several entries lead to the same sentence, it occurs once.
+    An agent is not notified of its own changes. A sentence for several entries occurs only once.
     """
     kinds, about = KINDS_OF[subscription.kind], subscription.about
     happenings = [
@@ -174,7 +174,7 @@ def news_for(
         ends = [happening for happening in happenings if str(happening.agent_id) == about]
         agent = tx.agents_by_id([int(about)]).get(int(about)) if ends else None
         if agent is None or (ends[-1].kind != "agent.idle" and tx.is_working(_threads(project, agent))):
-            return []  # the run is still open, so a later entry will report its end
+            return []  # the run has not ended; a later entry reports its end
         return [f"{agent.name} is idle since {iso(ends[-1].at)}."]
     if subscription.kind == "branch_merged":
         merged = [happening.detail for happening in happenings if happening.kind == "branch.merged"]
@@ -202,7 +202,7 @@ def news_for(
 
 
 def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple[str, str]:
-    """Return the subject and the text of the message with these sentences."""
+    """Return the subject and the text of a message with these sentences."""
     more = f"\n- and {len(sentences) - _LISTED} more" if len(sentences) > _LISTED else ""
     listed = "\n".join(f"- {sentence}" for sentence in sentences[:_LISTED])
     end = (
@@ -216,7 +216,7 @@ def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple
 
 
 def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: str) -> bool:
-    """Return whether another agent has subscribed to changes of this file."""
+    """Return whether another agent has subscribed to changes of a file."""
     sensitive = context.rules.case_sensitive_paths
     return any(
         subscription.agent_id != agent.id
@@ -226,7 +226,7 @@ def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: s
 
 
 def is_watched(context: ReadContext, agent: Agent) -> bool:
-    """Return whether another agent has subscribed to this agent becoming idle."""
+    """Return whether another agent has a subscription for the time when this agent becomes idle."""
     subscriptions = context.tx.subscriptions_in(agent.project_id, "agent_idle")
     return any(subscription.about == str(agent.id) for subscription in subscriptions)
 

@@ -1,8 +1,8 @@
 """Operations on tasks: list, claim, add, update and finish.
 
-A claim is a lease with an epoch. The change that stores a claim also reserves the files of the task, and each
-activity of the holder renews both. Each write by a holder contains the epoch of its claim. If the claim was
-lost in the meantime, the write is refused.
+A claim is a lease with an epoch. The change that stores a claim also reserves the files of the task. Each
+activity of the holder renews the claim and the reservations. Each write by a holder states the epoch of its
+claim. If the claim has been lost, the write is refused.
 """
 
 import re
@@ -55,7 +55,7 @@ AT_ONCE: Final = 50
 MAX_LOOKED_AT: Final = 500
 """Maximum number of ready tasks that a claim examines.
 
-If other agents hold files of all of these, the claim finds no task.
+If other agents hold files of each of these tasks, the claim finds no task.
 """
 _MAX_OUTPUT_LENGTH: Final = 2_000
 """Maximum number of characters of an acceptance command's output that a message shows.
@@ -65,7 +65,7 @@ _MAX_OUTPUT_LENGTH: Final = 2_000
 MAX_REASON_LENGTH: Final = 2_000
 """Maximum number of characters of a reason."""
 _DEMANDS: Final = ("title", "text", "assignee", "acceptance", "depends_on")
-"""The attributes of a task that only its author may change."""
+"""The fields of a task that only its author may change."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 _CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
 _START: Final = (-1, 0)
@@ -126,7 +126,7 @@ class DoneAnswer(TypedDict):
 
 
 def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
-    """Return one task with all its texts, the tasks of one state, or all open tasks.
+    """Return one task with all its texts, the tasks in one state, or all open tasks.
 
     Raises:
         UnknownTask: The project has no task with this id.
@@ -146,10 +146,10 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
 def tasks_page(
     tx: RecordReads, project: Project, state: TaskState | None, *, limit: int, after: str = ""
 ) -> list[Task]:
-    """Return the tasks in one state, or all open tasks, ordered by state with claimable tasks first.
+    """Return the tasks in one state, or all open tasks, ordered by state, tasks to claim first.
 
     Raises:
-        InvalidArgument: `after` is not a cursor of such a list.
+        InvalidArgument: `after` is not the cursor of such a list.
     """
     states: Sequence[TaskState] = OPEN_STATES if state is None else (state,)
     cursor = _CURSOR.fullmatch(after)
@@ -188,7 +188,7 @@ def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
 def views(
     tx: RecordReads, project: Project, tasks: Sequence[Task], *, now: int, whole: bool = False
 ) -> list[TaskView]:
-    """Return tasks as callers see them; with `whole`, including their texts and evidence."""
+    """Return tasks as callers see them. With `whole`, include the texts and the evidence of the tasks."""
     if not tasks:
         return []
     assigned = {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
@@ -258,12 +258,12 @@ def _view(
 
 
 def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
-    """Assign a ready task whose files no other agent holds to the caller, and reserve these files for it.
+    """Claim a ready task whose files no other agent holds for the caller, and reserve these files.
 
     With a task id, only that task is claimed. A dry run changes nothing.
 
     Raises:
-        TaskNotReady: The given task is not ready, is assigned to others, or has files that others hold.
+        TaskNotReady: The given task is not ready, is assigned to others, or names files that others hold.
     """
     lease_ms = checked_ttl(context, asked.ttl_seconds)
     roles = [_checked_role(role) for role in asked.roles]
@@ -289,7 +289,7 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
 def take(
     context: WriteContext, project: Project, agent: Agent, task: Task, *, lease_ms: int, place: str
 ) -> Task:
-    """Claim a ready task for an agent and reserve its files; the claim ends when the run in `place` ends."""
+    """Claim a ready task for an agent, and reserve its files. The claim ends with the run in `place`."""
     claimed = context.tx.claim_task(task, agent.id, lease_ms=lease_ms, run_id=place, now=context.now)
     if claimed.paths:
         reserve_all(
@@ -307,7 +307,7 @@ def take(
 def next_ready(
     context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
 ) -> tuple[Task | None, str]:
-    """Return the first ready task that is assigned to one of `mine` and whose files are free.
+    """Return the first ready task that is assigned to one of `mine`, and whose files are free.
 
     If there is none, return None and the reason.
     """
@@ -332,7 +332,7 @@ def next_ready(
 def _refuse_unready(
     context: WriteContext, project: Project, agent: Agent, task: Task, mine: Sequence[str], own: Sequence[str]
 ) -> None:
-    """Raise TaskNotReady unless the task can be claimed; the error states who changed the task and when."""
+    """Raise TaskNotReady unless the task can be claimed. The error states who changed the task, and when."""
     if task.state != "ready":
         is_holder = task.state == "claimed" and task.holder_id == agent.id
         raise TaskNotReady(
@@ -356,7 +356,7 @@ def _refuse_unready(
 
 
 def add_task(context: WriteContext, asked: AddTask) -> TaskView:
-    """Store a task; if it is ready and assigned to one agent, send it to that agent as a message.
+    """Store a task. Send a ready, assigned task to its agent as a message.
 
     Raises:
         UnknownTask, UnknownAgent, InvalidPattern: A dependency, the assignee or a path is not valid.
@@ -397,14 +397,14 @@ def add_task(context: WriteContext, asked: AddTask) -> TaskView:
 
 
 def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
-    """Change the attributes of a task, or its state: give it back, block it, unblock it, or cancel it.
+    """Change the fields of a task, or give it back, block it, unblock it or cancel it.
 
     Raises:
-        NotPermitted: Another agent added the task, and the command changes what it demands; or the command
-            cancels or blocks a task that the caller neither added nor holds.
+        NotPermitted: Another agent added the task, and the command changes a field that only the author may
+            change. Or the command cancels or blocks a task that the caller neither added nor holds.
         TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
-        TaskNotReady: The task has ended, or its attributes cannot change while it is claimed.
-        TaskCircle: One of its new dependencies depends on the task itself.
+        TaskNotReady: The task has ended, or its fields cannot change while it is claimed.
+        TaskCircle: A new dependency of the task depends on the task itself.
         AgentRetired: The new assignee is retired.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
@@ -443,9 +443,9 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
 
 
 def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
-    """Store the attributes of a task that the command changes, if it changes any, and tell its holder.
+    """Store the fields of a task that the command changes, and notify the task's holder.
 
-    What a task demands belongs to its author. The holder may only list the tasks that block it.
+    Only the author may change the fields in `_DEMANDS`. The holder may change `depends_on` to block the task.
     """
     demands = [name for name in _DEMANDS if getattr(asked, name) is not None]
     if task.state == "claimed" and asked.state == "blocked" and "depends_on" in demands:
@@ -502,7 +502,7 @@ def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, ask
 
 
 def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int]) -> None:
-    """Raise TaskCircle if one of these tasks depends on the task, directly or indirectly."""
+    """Raise TaskCircle if one of these tasks depends on `task`, directly or indirectly."""
     came_from: dict[int, int] = dict.fromkeys(depends_on, task.id)
     layer = list(came_from)
     while layer and task.id not in layer:
@@ -559,16 +559,17 @@ def _cancelled(
 
 
 def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
-    """Finish a task.
+    """Finish a task, and store its evidence.
 
-    Store the evidence, release its files, notify its author, and wake agents that waited for it.
+    The files of the task are released. The author of the task is notified, and so are the assignees of tasks
+    that become ready.
 
     If a person must accept the task, its state becomes `review`, and tasks that depend on it wait until it is
-    accepted. The holder that finished the task may repeat the call.
+    accepted. The agent that finished the task may repeat the call.
 
     Raises:
         TaskNotHeld: The caller does not hold the task under this epoch.
-        InvalidArgument: The task's acceptance is a command, and its output is missing.
+        InvalidArgument: The acceptance of the task is a command, and the output of the command is missing.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     end_leases(context, project)
@@ -578,7 +579,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
         answer: DoneAnswer = {"task": view, "ready": [], "message_id": None}
         if (asked.commit, asked.output, asked.message) != (task.commit, task.output, task.result):
             answer["reason"] = _kept_evidence(context, project, task)
-        return answer  # the answer of the first call may have been lost
+        return answer  # the response of the first call may have been lost
     _check_holder(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
     if task.acceptance and not is_checked and not asked.output.strip():
@@ -601,7 +602,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
 
 
 def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
-    """Say that a task was finished before, and with which evidence."""
+    """Return the text that a task was finished already, with its evidence."""
     evidence = {"commit": task.commit, "output": task.output, "message": task.result}
     parts = [f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()]
     proof = f"with {', '.join(parts)}" if parts else "without evidence"
@@ -636,11 +637,12 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
 ) -> Task:
     """Accept or reject a finished task, or cancel an open task, for a person of the project `home`.
 
-    The agent that did or holds the task is notified.
+    The agent that has finished or claimed the task is notified.
 
     Raises:
-        UnknownTask, TaskNotReady: The project has no such task, or its state does not allow the decision.
-        InvalidArgument: The task is rejected without a reason.
+        UnknownTask, TaskNotReady: The project has no such task, or the state of the task does not allow the
+            decision.
+        InvalidArgument: The answer rejects the task, but there is no reason.
     """
     end_leases(context, project)
     task, accepts = find_task(context, project, task_id), answer == "yes"
@@ -678,27 +680,27 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
 
 
 def end_leases(context: WriteContext, project: Project) -> None:
-    """End claims whose lease has expired, a limited number per call; their tasks become ready again."""
+    """End claims whose lease has expired, a limited number per call. The tasks become ready again."""
     for task in context.tx.leases_ended(project.id, context.now):
         give_back(context, task, by=None, reason=f"its lease ended at {maybe_iso(task.lease_ends_at)}")
 
 
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
-    """End the claim on a task, so that it can be claimed again; `by` is None if the lease has expired."""
+    """End the claim on a task, so that it can be claimed again. `by` is None if the lease has expired."""
     _leave_task(context, task, "ready", by=by, reason=reason)
 
 
 def block_unfinished(
     context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
 ) -> None:
-    """Block a task that an agent received in a message and did not finish in the run of that message."""
+    """Block a task that an agent received in a message, but did not finish in the run of that message."""
     for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
         _leave_task(context, task, "blocked", by=agent.id, reason=why)
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
 
 
 def tell_authors(context: WriteContext, project: Project, retired: Agent) -> None:
-    """Send each author of unclaimed tasks for a retired agent one message that lists them."""
+    """Send each author of unclaimed tasks for a retired agent a message that lists these tasks."""
     for titles in context.tx.unclaimed_tasks(project.id, f"{AGENT}{retired.id}").values():
         lines = [f"- {task_id} ({title})" for task_id, title in list(titles.items())[:AT_ONCE]]
         lines += [f"- {len(titles) - AT_ONCE} more"] if len(titles) > AT_ONCE else []
@@ -727,7 +729,7 @@ def _leave_task(
 
 
 def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]:
-    """Record that a task is done; return the tasks that became ready as a result."""
+    """Record that a task is done, and return the tasks that become ready as a result."""
     freed = [
         dependent
         for dependent in context.tx.dependents(task.id)
@@ -740,12 +742,12 @@ def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]
 def _check_holder(
     context: WriteContext, project: Project, agent: Agent, task: Task, epoch: int | None
 ) -> None:
-    """Raise unless the agent holds the task with this epoch.
+    """Raise an error unless the agent holds the task with this epoch.
 
     Raises:
         InvalidArgument: The epoch is missing.
-        TaskNotHeld: The epoch is not that of the agent's claim, or the task was claimed again, or its state
-            changed; the error says by whom and when.
+        TaskNotHeld: The epoch does not belong to the agent's claim, the task was claimed again, or its state
+            changed. The error states who changed it, and when.
     """
     is_holder = task.state == "claimed" and task.holder_id == agent.id
     if is_holder and epoch is None:
@@ -783,7 +785,7 @@ def _check_holder(
 
 
 def _story(context: ReadContext, project: Project, task: Task) -> str:
-    """Describe the state of a task in a sentence that states who changed it, and when."""
+    """Return a sentence about the state of a task, with who changed it, and when."""
     agents = context.tx.agents_by_id([who for who in (task.holder_id, task.changed_by) if who is not None])
     names = _names(context.tx, project, agents)
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
@@ -811,11 +813,11 @@ def _details(task: Task) -> dict[str, object]:
 
 
 def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]) -> int:
-    """Return how many of these tasks are not done.
+    """Return the number of these tasks that are not done.
 
     Raises:
         UnknownTask: The project has no task with one of these ids.
-        TaskNotReady: One of them was cancelled.
+        TaskNotReady: One of the tasks was cancelled.
     """
     count = 0
     for task_id in task_ids:
@@ -855,8 +857,8 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
     """Return an assignee in its stored form.
 
     Raises:
-        UnknownAgent: The assignee is an agent's name, and the project has no such agent.
-        AgentRetired: The assignee is a retired agent, which can claim no task.
+        UnknownAgent: The assignee is the name of an agent that the project does not have.
+        AgentRetired: The assignee is a retired agent, which cannot claim tasks.
     """
     if not assignee.strip():
         return ANYBODY
@@ -875,9 +877,9 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 def _tell_assignees(
     context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
 ) -> None:
-    """Send each task that is ready and assigned to one agent to that agent, unless that agent is `by`.
+    """Send each ready task that is assigned to an agent to this agent, unless the agent is `by`.
 
-    If the server claims tasks for the agent, the agent gets the task when it is claimed, in another message.
+    An agent for which the server claims tasks gets the task in another message when it is claimed.
     """
     for task in tasks:
         if (
@@ -905,13 +907,13 @@ def _tell(  # noqa: PLR0913 - the parts of a message
     only: int | None = None,
     home: Project | None = None,
 ) -> int:
-    """Store a message in the task's thread, and return its id.
+    """Store a message in the thread of a task, and return the id of the message.
 
-    The recipients are `only`, or else the task's author and the agents in `also`; the actor `by` gets no
+    The recipients are `only`, or else the task's author and the agents in `also`. The agent `by` gets no
     message.
 
-    Recipients that refuse messages are left out. If no recipient is left, the message is in the thread but in
-    no inbox.
+    Recipients that refuse messages are omitted. If there are no other recipients, the message is in the
+    thread, but in no inbox.
     """
     named = [only] if only is not None else [task.author_id, *also]
     agents = context.tx.agents_by_id(

@@ -1,4 +1,4 @@
-"""Operations on many messages: search, and the summary of a thread, which needs no model."""
+"""Operations on many messages: search, threads, and summaries of threads without a model."""
 
 import re
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ from postroom.mail.views import (
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
 _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
-"""Matches code as a whole: a question mark in code asks nothing, and a period in code ends no sentence."""
+"""Matches code, because a question mark or a period in code does not end a sentence."""
 
 _AROUND = " \t\r>*-#"
-"""Markdown characters that may surround a sentence."""
+"""The Markdown characters that can surround a sentence."""
 
 _PARTLY_SEARCHED: Final = 20
-"""Maximum number of messages that a search result lists as only partly searched."""
+"""Maximum number of messages that a search result lists as partly searched."""
 SUMMARY_MESSAGES = 1_000
-"""Maximum number of messages that a summary reads, the newest ones; the result counts the others."""
+"""Maximum number of newest messages that a summary reads. Older messages are only counted."""
 MAX_QUESTIONS = 50
 MAX_QUESTION_CHARS = 300
 
@@ -160,7 +160,7 @@ def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
 
 
 def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
-    """Search the messages of a project; text that is not an operator is taken literally."""
+    """Search the messages of a project. Text that is not an operator is taken literally."""
     project = find_project(context.projects, asked.project_key)
     query = parse_query(asked.query)
     if query is None:
@@ -252,7 +252,7 @@ def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
 
 
 def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
-    """Return the questions to which nobody except their author has replied."""
+    """Return the questions to which only their authors have replied."""
     last = messages[-1]
     before = next((message.id for message in reversed(messages) if message.sender_id != last.sender_id), 0)
     questions: list[QuestionView] = []
@@ -267,7 +267,7 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 
 def _questions(body: str) -> list[str]:
-    """Return the questions in a text, in their original wording, including any code in them."""
+    """Return the questions in a text, in their original wording, including code."""
     prose = _CODE.sub(_blank_code, body)
     results, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
@@ -280,7 +280,7 @@ def _questions(body: str) -> list[str]:
 
 
 def _blank_code(code: re.Match[str]) -> str:
-    """Return text of equal length to replace code, without question marks. A code block ends a sentence."""
+    """Return a text of equal length, without question marks, that replaces code. A block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 

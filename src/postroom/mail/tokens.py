@@ -1,12 +1,12 @@
-"""Tokens: named tokens, which the operator creates, and a token for each active run.
+"""Checks tokens: named tokens, which the operator creates, and tokens of active runs.
 
 A named token is checked at each call. When a token is replaced, the old and the new token are both valid for
-a while. A revocation takes effect at once. The client generates the token and sends only its hash. A client
-that did not get the result can therefore repeat the call without creating a second token. Each check reads
-the store, so a token is invalid as soon as the call that revoked it has returned.
+a while. The client generates a token, and sends only its hash. So a client that did not get the result can
+repeat the call without creating a second token. Each check reads the store, so a token is invalid as soon as
+the call that revoked it has returned.
 
-A run's token gives one run of one agent access to the server while the run's program is active. Run tokens
-are kept only in memory, so the tokens of a killed server are invalid after it restarts.
+The token of a run gives the run access to the server while its program is active. Tokens of runs exist only
+in memory, so the tokens of a killed server are invalid after its restart.
 """
 
 import hmac
@@ -39,9 +39,9 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 
 WRITTEN_EVERY: Final = timedelta(minutes=1)
-"""Interval at which the times of last use are stored.
+"""The interval at which the times of last use are stored.
 
-A server that crashes loses the times of use since the last interval.
+A crash loses the times of use since the last interval.
 """
 MAX_LIFE: Final = timedelta(days=3650)
 MAX_OVERLAP: Final = timedelta(days=90)
@@ -52,7 +52,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NOBODYS: Final = "0" * 64
 _PAGE: Final = 500
 _TOKENS: Final = "tokens"
-"""The topic by which servers tell each other that a token was revoked or replaced."""
+"""The topic under which servers tell each other that a token was revoked or replaced."""
 _MAX_RECOGNISED: Final = 1_000
 
 
@@ -71,7 +71,7 @@ class TokenView(TypedDict):
 
 
 class NamedTokens:
-    """The named tokens of one installation."""
+    """Stores, checks and revokes the named tokens of an installation."""
 
     def __init__(
         self,
@@ -81,30 +81,30 @@ class NamedTokens:
         timer: Timer | None = None,
         shared: SharedChanges | None = None,
     ) -> None:
-        """Keep the arguments; `shared` tells the database's other servers which tokens have ended."""
+        """`shared` tells the other servers of the database which tokens have ended."""
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
         self._used: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._recognised: OrderedDict[str, None] = OrderedDict()
-        """Ids of the most recently used tokens, which open streams may still use."""
+        """The ids of the most recently used tokens, which open streams may still use."""
         self._shared = shared
         self._tasks = Tasks("tokens")
         self.runs = RunTokens()
         """The tokens of the runs that are active on this server."""
 
     async def recognise(self, token: str) -> Grant:
-        """Return the permissions of a token and record its use; nothing is cached.
+        """Return the permissions of a token, and record its use. Nothing is cached.
 
         Raises:
-            WrongToken: The token is unknown, was revoked, or has expired.
+            WrongToken: The token is unknown or revoked, or has expired.
         """
         if token.startswith(RUN_PREFIX):
             return self.runs.recognise(token)
         form = TOKEN_FORM.fullmatch(token)
         stored_token, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
-        # Compare even if there is no such id, so that the response time reveals nothing.
+        # Compare hashes even if there is no such id, so that the response time reveals nothing.
         same = hmac.compare_digest(
             token_hash(token) if form else "", _NOBODYS if stored_token is None else stored_token.hash
         )
@@ -135,7 +135,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether a token that was recognised earlier is still valid, without reading the store."""
+        """Return whether a token that was recognised earlier is still valid. The store is not read."""
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -153,11 +153,11 @@ class NamedTokens:
     ) -> TokenView:
         """Store the hash of a new token.
 
-        Repeating the call returns the same result and does not create a second token.
+        A repeated call has the same result, and creates no second token.
 
         Raises:
-            InvalidArgument, InvalidName: The token is malformed, or would permit nothing or too much.
-            NameTaken: A token of this name is valid.
+            InvalidArgument, InvalidName: The token is malformed, or permits nothing or too much.
+            NameTaken: There is a valid token with this name.
             UnknownProject: The project does not exist.
             IdempotencyConflict: The id was used for another token.
         """
@@ -185,10 +185,10 @@ class NamedTokens:
         return await self._store.write(change)
 
     async def rotate(self, name: str, token_id: str, hashed: str, *, overlap: timedelta) -> TokenView:
-        """Replace the token of this name with a new one that has the same scopes, project and lifetime.
+        """Replace the token with this name by a new one with the same scopes, project and lifetime.
 
-        Earlier tokens stay valid for `overlap`, but not beyond their expiry. Repeating the call returns the
-        same result and changes nothing.
+        Earlier tokens stay valid for `overlap`, but not longer than their lifetime. A repeated call has the
+        same result, and changes nothing.
 
         Raises:
             InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
@@ -226,7 +226,7 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-        """Revoke all tokens of this name at once; return how many were valid, which may be 0.
+        """Revoke all tokens with this name at once, and return how many of them were valid, perhaps 0.
 
         Raises:
             UnknownToken: No token has ever had this name.
@@ -251,7 +251,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
-        """Return the valid tokens ordered by name, oldest first; with `ended`, include the invalid ones."""
+        """Return the valid tokens, ordered by name, oldest first. With `ended`, include invalid tokens."""
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
@@ -262,18 +262,18 @@ class NamedTokens:
         return await self._store.read(look)
 
     def start(self) -> None:
-        """Start to store the times of last use at intervals."""
+        """Start to store the times of last use regularly."""
         self._tasks.start(self._serve(), name="last uses")
         if self._shared is not None:
             self._tasks.start(self._follow(self._shared), name="ended tokens")
 
     async def stop(self) -> None:
-        """Store the remaining times of last use, and stop; no effect if it was never started."""
+        """Store the remaining times of last use, and stop. Do nothing if not started."""
         await self._tasks.close()
         await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Store when tokens were last used; after a failure, the times are kept for the next attempt."""
+        """Store when tokens were last used. After a failure, the next attempt stores these times."""
         used, self._used = self._used, {}
         if not used:
             return
@@ -284,7 +284,7 @@ class NamedTokens:
             _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
 
     async def _follow(self, shared: SharedChanges) -> None:
-        """React to hints about tokens that another server has revoked or replaced."""
+        """Read tokens again after a hint that another server has revoked or replaced a token."""
         with shared.changes.listen(_TOKENS) as news:
             while True:
                 await news.wait(WRITTEN_EVERY)
@@ -294,7 +294,7 @@ class NamedTokens:
                     _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
 
     async def look_again(self) -> None:
-        """Read again when each recently used token expires.
+        """Read the expiry of each recently used token again.
 
         Raises:
             StoreError: The tokens could not be read.
@@ -364,10 +364,10 @@ def _check_length(
 
 
 def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | None:
-    """Return the token that an earlier, identical call created; None if there is none.
+    """Return the token that an earlier, equal call created, or None if there is none.
 
     Raises:
-        IdempotencyConflict: The id belongs to another token.
+        IdempotencyConflict: The id is that of another token.
     """
     token = tx.token(token_id)
     if token is not None and not (token.name == name and hmac.compare_digest(token.hash, hashed)):
@@ -387,10 +387,10 @@ def _used_before(token_id: str) -> IdempotencyConflict:
 
 
 def _free_name(tx: MailWrites, name: str, now: int) -> None:
-    """Make the name of an expired token available again.
+    """Make a name available again if its token has expired.
 
     Raises:
-        NameTaken: The token that has this name is still valid.
+        NameTaken: The token with this name is still valid.
     """
     current = next((token for token in tx.tokens_named(name) if token.is_current), None)
     if current is None:
@@ -406,10 +406,10 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
 
 
 def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
-    """Return the valid tokens of a name, with the current one last.
+    """Return the valid tokens with a name, the current token last.
 
     Raises:
-        UnknownToken: The name has no current token that is valid.
+        UnknownToken: There is no valid current token with this name.
     """
     living = sorted(
         (token for token in tx.tokens_named(name) if token.lives(now)), key=lambda one: one.is_current
@@ -435,7 +435,7 @@ def _all(tx: MailReads) -> list[KeptToken]:
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:
-    """Return the public fields of a token, which exclude its text and its hash."""
+    """Return the public fields of a token, without its text and its hash."""
     bound = None if token.project_id is None else tx.project_by_id(token.project_id)
     last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
     return {
@@ -463,7 +463,7 @@ _SCOPES = frozenset(SCOPES) - {"admin"}
 
 
 class RunTokens:
-    """The tokens of active runs, kept in memory."""
+    """The tokens of active runs, in memory."""
 
     def __init__(self) -> None:
         self._grants: dict[str, Grant] = {}
@@ -471,7 +471,7 @@ class RunTokens:
     def issue(
         self, token: str, *, agent_id: int, agent: str, run_id: str, claim: Claim | None = None
     ) -> None:
-        """Register a token that can act only as one agent, for one execution of one of its runs."""
+        """Register a token that can act only as one agent, during one execution of one of its runs."""
         hashed = token_hash(token)
         self._grants[hashed] = Grant(
             token_id=hashed,
@@ -490,7 +490,7 @@ class RunTokens:
         """Return the permissions of a token.
 
         Raises:
-            WrongToken: The token's run has ended, or the token is unknown.
+            WrongToken: The token is unknown, or its run has ended.
         """
         grant = self._grants.get(token_hash(token))
         if grant is None:
@@ -501,5 +501,5 @@ class RunTokens:
         return grant
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether the run of a grant is still active."""
+        """Return whether the run with these permissions is still active."""
         return grant.token_id in self._grants

@@ -1,4 +1,4 @@
-"""Finds reservation patterns that match no file of the project's folder. Many of them are misspelled."""
+"""Finds reservation patterns that match no file in the project's folder, and are often misspelled."""
 
 import os
 import unicodedata
@@ -9,14 +9,14 @@ from typing import Final
 from postroom.mail.globs import Pattern, folded, matches, parse_pattern
 
 MAX_ENTRIES: Final = 5_000
-"""The most files and folders that one call examines."""
+"""Maximum number of files and folders that a call examines."""
 
 
 def unmatched(root: str, patterns: Sequence[str], *, case_sensitive: bool) -> list[str]:
-    """Return the patterns that match no file or folder below `root`; none if `root` is not on this machine.
+    """Return the patterns that match no file or folder below `root`, if `root` is on this machine.
 
-    A pattern is not returned if this is not certain: it may match behind a symbolic link, in a folder that
-    cannot be read, or after the first `MAX_ENTRIES` entries.
+    A pattern is returned only if no match is possible. A match is possible behind a symbolic link, in a
+    folder that cannot be read, and after the first `MAX_ENTRIES` entries.
     """
     if not Path(root).is_dir():
         return []

@@ -1,6 +1,6 @@
 """Records as callers see them.
 
-Views are plain JSON with times in ISO 8601. Blind copies are shown only to their senders and recipients.
+Views are plain JSON with times in ISO 8601. Only the sender and the recipient of a blind copy see the copy.
 """
 
 import base64
@@ -83,7 +83,7 @@ MessageView = TypedDict(
         "more": NotRequired[bool],
     },
 )
-"""A message; `bcc` is present only for its sender and, with one entry, for a recipient of a blind copy.
+"""A message. `bcc` is present only for its sender and, with one entry, for a recipient of a blind copy.
 
 `truncated`, `characters_left` and `next_offset` are present only if `body_md` stops before the body ends.
 Call get_message, or fetch_inbox with `message_id`, with `next_offset` as `offset` for the next part. `more`
@@ -119,7 +119,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def maybe_iso(instant: int | None) -> str | None:
-    """Format a time as ISO 8601; return None for None."""
+    """Format a time as ISO 8601, and return None for None."""
     return None if instant is None else iso(instant)
 
 
@@ -134,7 +134,7 @@ def project_view(project: Project) -> ProjectView:
 
 
 def agent_view(agent: Agent) -> AgentView:
-    """Return the view of an agent, without the hash of its token."""
+    """Return the view of an agent, which does not contain the hash of its token."""
     return {
         "id": agent.id,
         "name": agent.name,
@@ -149,7 +149,7 @@ def agent_view(agent: Agent) -> AgentView:
 
 
 def attachment_resource(slug: str, agent: Agent, message_id: int, attachment: Attachment) -> str:
-    """Return the MCP resource through which an agent of the project `slug` reads an attachment."""
+    """Return the MCP resource with which an agent of the project `slug` reads an attachment."""
     parts = (slug, agent.name, str(message_id), attachment.sha256)
     return "mail://attachment/" + "/".join(quote(part, safe="") for part in parts)
 
@@ -175,9 +175,9 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     sender_slug: str = "",
     bodies: bool = True,
 ) -> MessageView:
-    """Return the view of a message for `viewer`; if it is None, no blind-copy recipient is shown.
+    """Return the view of a message for `viewer`. If `viewer` is None, it contains no blind-copy recipients.
 
-    Names of agents outside the project `home_slug` are shown as `name@slug`.
+    Agents outside the project `home_slug` have the form `name@slug`.
     """
     named: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
     for recipient in recipients:
@@ -206,15 +206,15 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 
 
 ANSWER_BYTES: Final = 40_000
-"""Maximum size of the messages in one result as JSON, in bytes; about 10,000 tokens.
+"""Maximum size of the messages in a result, as JSON, in bytes. The value equals about 10,000 tokens.
 
 A result contains the messages twice, as text and as structured content, because each client reads only one of
 the two. Clients accept about 25,000 tokens.
 """
 _WHOLE_BYTES: Final = 1_000
-"""Size up to which lists show a whole body; they also show at least this much of a longer body."""
+"""The number of bytes of each body that lists always contain."""
 _MARK_BYTES: Final = 100
-"""Bytes that are reserved for added fields.
+"""The number of bytes reserved for added fields.
 
 A shortened message has such fields, and so has the last message of an incomplete list.
 """
@@ -225,10 +225,10 @@ V = TypeVar("V", bound=MessageView)
 
 
 def fit(views: Sequence[V]) -> list[V]:
-    """Return the first messages that fit into `ANSWER_BYTES`, but at least one.
+    """Return the first messages that fit into `ANSWER_BYTES`, but at least one message.
 
-    Long bodies and long lists of recipients are shortened in place. If messages are omitted, the last message
-    that is returned has the field `more`.
+    Long bodies and long lists of recipients are shortened in place. If messages are omitted, the last
+    returned message has the field `more`.
     """
     room = ANSWER_BYTES - _MARK_BYTES
     fitting: list[V] = []
@@ -305,7 +305,7 @@ class AttachmentPart(TypedDict):
 
 
 def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> AttachmentPart:
-    """Return a part of a file: from the byte `offset`, as much as fits into one result."""
+    """Return a part of a file, from the byte `offset`, up to the size limit of a result."""
     view: AttachmentPart = {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -314,7 +314,7 @@ def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> A
     }
     part = content[offset : offset + ANSWER_BYTES]
     if is_text(content):
-        text = part.decode(errors="ignore")  # the limit may fall inside the last character
+        text = part.decode(errors="ignore")  # the limit may divide the last character
         while (size := _json_bytes(text)) > ANSWER_BYTES:
             text = text[: len(text) * ANSWER_BYTES // size]
         view["text"] = text
@@ -331,7 +331,7 @@ def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> A
 
 
 def is_text(content: bytes) -> bool:
-    """Return whether a file is UTF-8 text and has no control characters other than white space."""
+    """Return whether a file is UTF-8 text without control characters other than white space."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -344,7 +344,7 @@ def _json_bytes(text: str) -> int:
 
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
-    """Return the blind-copy recipients that `viewer` may see: all for the sender, itself for a recipient."""
+    """Return the blind-copy recipients that `viewer` may see: all if it is the sender, or else itself."""
     return [
         recipient
         for recipient in recipients
@@ -357,7 +357,7 @@ def _may_know(message: Message, hidden: Recipient, viewer: Agent | None) -> bool
 
 
 def inbox_view(entry: InboxEntry | Recipient, view: MessageView) -> InboxView:
-    """Add a recipient's delivery fields to its message."""
+    """Add the delivery fields of a recipient to the view of a message."""
     return {
         **view,
         "seq": entry.seq,

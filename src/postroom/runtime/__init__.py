@@ -1,4 +1,4 @@
-"""The built-in executor, an agent loop with models, tools, suspension, background tasks and checkpoints."""
+"""The built-in executor: an agent loop with models, tools, suspension, background tasks, checkpoints."""
 
 from postroom.runtime.agents import AgentResolver, AgentSpec, FixedResolver, MapResolver, ResolvedAgent
 from postroom.runtime.background import (

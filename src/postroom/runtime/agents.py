@@ -1,4 +1,4 @@
-"""The definition of an agent, and the lookup of agents by name."""
+"""Definitions of agents, and how agents are found by name."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from postroom.runtime.tools import Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """The settings of an agent; durations in milliseconds.
+    """The settings of an agent; durations are in milliseconds.
 
-    `tools` names those tools of the resolved agent that it may use; None means all. `max_rounds` and
-    `wall_timeout_ms` limit one execution; `token_budget` limits all executions of a run together. A run that
-    exceeds a limit is stopped, and its work is kept. `context_window` is the size of the model's context in
-    tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool calls of a step are
-    committed before they are made. After a crash, the calls are then made again under the same ids, without
-    asking the model again. `prices` maps each model name to its prices in USD for a million input tokens and
-    a million output tokens.
+    `tools` lists the tools that the agent may use, or is None for all tools. `max_rounds` and
+    `wall_timeout_ms` limit one execution, and `token_budget` limits all executions of a run together. A run
+    that exceeds a limit is stopped, and its work is kept. `context_window` is the size of the model's context
+    in tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool calls of a step
+    are committed before they are made. After a crash, these calls are repeated under the same ids, without
+    another request to the model. `prices` maps the name of a model to its prices in US dollars for a million
+    input tokens and a million output tokens.
     """
 
     model: str
@@ -40,7 +40,7 @@ class AgentSpec:
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def priced(self, usage: Usage, overrides: InferenceOverride | None) -> Usage:
-        """Add the cost to the usage, if the price of the model that answered is known."""
+        """Add the cost to a usage, if the price of the model is known."""
         model = overrides.upstream_model if overrides is not None else None
         read, written = self.prices.get(model or self.model, (0, 0))
         cost = round(usage.input_tokens * read + usage.output_tokens * written)
@@ -49,7 +49,7 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedAgent:
-    """An agent that can run: its settings, its model, and its tools."""
+    """An agent that is ready to run: its settings, its model and its tools."""
 
     spec: AgentSpec
     model: Model
@@ -64,11 +64,11 @@ class ResolvedAgent:
         return cls(spec=spec, model=model, tools=tuple(tools))
 
     def with_tool(self, tool: Tool) -> "ResolvedAgent":
-        """Return the agent with one more tool."""
+        """Return a copy of the agent with one more tool."""
         return replace(self, tools=(*self.tools, tool))
 
     def usable_tools(self) -> dict[str, Tool]:
-        """Return the permitted tools by name; if two have the same name, the first is used."""
+        """Return the permitted tools by name; of tools with the same name, the first is used."""
         usable: dict[str, Tool] = {}
         for tool in self.tools:
             name = tool.descriptor.name
@@ -78,7 +78,7 @@ class ResolvedAgent:
 
 
 class AgentResolver(Protocol):
-    """Finds agents."""
+    """Finds an agent by its name."""
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
         """Return the agent with this name.
@@ -90,18 +90,18 @@ class AgentResolver(Protocol):
 
 
 class FixedResolver:
-    """Returns one agent for every name."""
+    """Returns the same agent for every name."""
 
     def __init__(self, agent: ResolvedAgent) -> None:
         self._agent = agent
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
-        """Return the agent."""
+        """Return the agent, whatever the name is."""
         return self._agent
 
 
 class MapResolver:
-    """Finds agents in a mapping, including later additions."""
+    """Finds agents in a mapping, to which agents may be added later."""
 
     def __init__(self, agents: Mapping[str, ResolvedAgent]) -> None:
         self._agents = agents
@@ -118,7 +118,7 @@ class MapResolver:
 
 
 def merged(own: InferenceOverride | None, asked: InferenceOverride | None) -> InferenceOverride | None:
-    """Return the model settings of a submission, with the agent's settings as defaults."""
+    """Return the model settings of a submission; the agent's settings are the defaults."""
     if own is None or asked is None:
         return asked or own
     return InferenceOverride(

@@ -1,6 +1,6 @@
-"""Background work that a tool starts for a run.
+"""Background work of tools, which continues after the step that started it.
 
-Background work continues after the step, and the run is notified of its end.
+When background work ends, its run is notified.
 
 running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
                                    └─────▶ it does not: a wake is submitted, so that it is executed again
@@ -34,25 +34,26 @@ _LOG = get_logger(__name__)
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
 ORPHANED = "task orphaned: runtime restarted while running"
 WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
-"""Pauses, in milliseconds, between the attempts to submit a wake that was refused."""
+"""Pauses in milliseconds between the attempts to submit a wake that was refused."""
 
 
 class WakeSubmitter(Protocol):
-    """Resumes the run of a task that has ended, or starts another run if the run cannot be resumed."""
+    """Resumes the run of a task that has ended; if that is impossible, starts another run."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
-        """Submit the request durably.
+        """Submit the request; it is durable when this returns.
 
         Raises:
-            RunNotOpen: The run cannot continue. The caller repeats the request without naming the run.
-            PostroomError: The request was not accepted. The caller repeats it.
+            RunNotOpen: The run cannot continue; the caller must submit the request again without the run's
+                id.
+            PostroomError: The request was not accepted; the caller must submit it again.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A running task. `owner` is the run that started the task, if known."""
+    """A running task; `owner` is the run that started it, if that is known."""
 
     task_id: str
     thread_id: str
@@ -64,7 +65,7 @@ class BackgroundTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundEvent:
-    """An event of a task. `facts` are fields in addition to its kind and id."""
+    """An event of a background task; `facts` are fields in addition to its kind and id."""
 
     kind: str
     task_id: str
@@ -73,7 +74,7 @@ class BackgroundEvent:
     def message(self, message_id: str) -> Message:
         """Return the event as a message from the runtime to the model.
 
-        The text is escaped, so that it cannot close the element that encloses it.
+        The text is escaped, so that it cannot close the element around it.
         """
         body = json.dumps(
             {"kind": self.kind, "task_id": self.task_id, **self.facts},
@@ -87,11 +88,11 @@ class BackgroundEvent:
 
 
 class BackgroundTasks:
-    """The tasks of one process. A tool starts the tasks, and the attached runtime reports their ends."""
+    """The background tasks of one process; tools start tasks, and the runtime reports their ends."""
 
     def __init__(self, *, timer: Timer | None = None) -> None:
         self.instance = uuid.uuid4().hex
-        """Identifies the process."""
+        """The id of this object, and therefore of the process."""
         self._timer = timer or SystemTimer()
         self._numbers = count()
         self._works = Tasks("background tasks")
@@ -114,14 +115,14 @@ class BackgroundTasks:
         name: str | None = None,
         owner: RunIdentity | None = None,
     ) -> str:
-        """Start a task and return its id.
+        """Start a background task, and return its id.
 
-        The task's result is plain JSON data; an exception makes the task fail.
+        The result of the task is plain JSON data; if it raises an exception, the task has failed.
 
-        Without an owner, the task belongs to the run that executes on the thread.
+        Without an owner, the task belongs to the run that is executing on the thread.
 
         Raises:
-            InvalidArgument: The name of a task is reserved for another use.
+            InvalidArgument: The task's name is reserved.
         """
         if name in RESERVED_NAMES:
             raise InvalidArgument(
@@ -145,7 +146,7 @@ class BackgroundTasks:
         return task.task_id
 
     def cancel(self, task_id: str) -> bool:
-        """Cancel a task and notify its run; return False if it is not running."""
+        """Cancel a task and notify its run; return False if the task is not running."""
         if (value := self._running.get(task_id)) is None:
             return False
         return value[1].cancel()
@@ -153,7 +154,7 @@ class BackgroundTasks:
     def running(
         self, *, thread_id: str | None = None, run_id: str | None = None
     ) -> tuple[BackgroundTask, ...]:
-        """Return the running tasks, of a thread or of a run."""
+        """Return the running tasks of a thread or of a run."""
         return tuple(
             task
             for task, _ in self._running.values()
@@ -162,14 +163,14 @@ class BackgroundTasks:
         )
 
     def notes(self, run_id: str) -> tuple[BackgroundNote, ...]:
-        """Return the stored notes of a run's running tasks."""
+        """Return the notes to store about a run's running tasks."""
         return tuple(
             BackgroundNote(task_id=task.task_id, description=task.description, instance=self.instance)
             for task in self.running(run_id=run_id)
         )
 
     def orphans(self, notes: Iterable[BackgroundNote]) -> list[Message]:
-        """Return the messages about tasks that ended with their process."""
+        """Return messages about tasks that ended because their process exited."""
         return [
             BackgroundEvent(kind="failed", task_id=note.task_id, facts={"error": ORPHANED}).message(
                 _message_id()
@@ -179,17 +180,17 @@ class BackgroundTasks:
         ]
 
     def untold(self, thread_id: str) -> list[Message]:
-        """Return the messages that no run of the thread has received. Each message is returned only once."""
+        """Return the messages that no run of the thread has received yet, each of them only once."""
         return self._untold.pop(thread_id, [])
 
     def abandon(self, run_id: str) -> None:
-        """Cancel the tasks of an ended run without a message."""
+        """Cancel the tasks of a run that has ended; no message is sent."""
         for task in self.running(run_id=run_id):
             _, running = self._running.pop(task.task_id)
             running.cancel()
 
     async def close(self) -> None:
-        """Cancel all running tasks without a message."""
+        """Cancel all running tasks; no message is sent."""
         self._running.clear()
         await self._watches.close()
         await self._works.close()
@@ -221,7 +222,7 @@ class BackgroundTasks:
                 await submit(wake_request(task, message, continued))
             except RunNotOpen:
                 refused += 1
-                # the run may just be ending, so ask once more
+                # the run may just be ending, so ask again
                 continued = continued if refused == 1 else None
             except PostroomError as error:
                 _LOG.warning("background.wake_failed", task_id=task.task_id, code=error.code)
@@ -241,7 +242,7 @@ async def _run_work(work: Callable[[], Awaitable[Json]]) -> Json:
 
 
 def wake_request(task: BackgroundTask, message: Message, run_id: str | None) -> RunActivation:
-    """Return the request that reports a task's end to a run, or to its thread."""
+    """Return the request that reports the end of a task to its run or its thread."""
     trace = RunTraceContext(
         origin=RunOrigin.INTERNAL, adapter=AdapterKind.INTERNAL, run_mode=RunMode.INTERNAL_WAKE
     )
@@ -273,7 +274,7 @@ Work = Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
 
 
 class BackgroundTaskTool:
-    """A tool that starts its work and answers at once; the run is notified when the work has ended."""
+    """A tool that starts its work and answers at once; the run is notified at the end of the work."""
 
     def __init__(self, tasks: BackgroundTasks, descriptor: ToolDescriptor, work: Work) -> None:
         self._tasks = tasks
@@ -281,7 +282,7 @@ class BackgroundTaskTool:
         self._work = work
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Start the work."""
+        """Start the background work of the tool."""
         task_id = self._tasks.spawn(
             context.identity.thread_id,
             self.descriptor.name,
@@ -293,7 +294,7 @@ class BackgroundTaskTool:
 
 
 class CancelTaskTool:
-    """Cancels a background task of the same thread."""
+    """A tool that cancels a background task of the same thread."""
 
     descriptor = ToolDescriptor(
         id="cancel_task",
@@ -313,7 +314,7 @@ class CancelTaskTool:
         self._tasks = tasks
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Cancel the task; a task of another thread counts as unknown."""
+        """Cancel the task; a task of another thread is reported as unknown."""
         task_id = arguments["task_id"]
         own = {task.task_id for task in self._tasks.running(thread_id=context.identity.thread_id)}
         if task_id not in own or not self._tasks.cancel(task_id):

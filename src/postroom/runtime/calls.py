@@ -1,9 +1,9 @@
-"""Checks tool calls, executes each within its time limit, and answers it.
+"""Checks tool calls, executes each within its time limit, and returns its answer.
 
-A failed call does not fail the run.
+A failed tool call does not fail the run.
 
-A suspended call becomes a question that the run asks. The decision about the question determines how the call
-continues.
+A suspended tool call becomes a question that the run asks. The decision about the question determines how the
+call continues.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.tools import Tool, ToolContext, problem_of
 
 FRONTEND = "frontend_tool"
-"""The action of a question for a call that the client itself executes and answers."""
+"""The action in a question for a tool call that the client executes and answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRequest:
-    """A tool call to make, and the decision about it, if there is one."""
+    """A tool call to make, with the decision about it if there is one."""
 
     call: ToolCall
     decision: ToolCallResume | None = None
@@ -47,16 +47,16 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers so far, keyed by tool call.
+    """The answers to tool calls so far, keyed by call.
 
-    The answers include the partial answer of an interrupted call.
+    An interrupted call has a partial answer.
     """
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)
 
     def messages(self, calls: Sequence[ToolCall], metadata: MessageMetadata) -> list[Message]:
-        """Return the tools' messages for the answered calls."""
+        """Return the messages with the tools' answers to these calls."""
         return [
             replace(
                 Message.tool(call.id, told(self.results[call.id]), id=self.message_ids[call.id]),
@@ -69,7 +69,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalls:
-    """Makes the calls of one execution."""
+    """Makes the tool calls of one execution."""
 
     tools: dict[str, Tool]
     frontend: dict[str, ToolDescriptor]
@@ -88,10 +88,10 @@ class ToolCalls:
         return (*own, *(tool for name, tool in self.frontend.items() if name not in self.tools))
 
     async def make(self, requests: Sequence[CallRequest], answers: Answers) -> None:
-        """Make the calls, in parallel if the agent allows it, and record each answer as it arrives.
+        """Make the calls, in parallel if the agent permits it; record each answer when it arrives.
 
         Raises:
-            StaleClaim: A tool found that the worker has lost the run.
+            StaleClaim: A tool noticed that the worker has lost the run.
         """
         lanes = [[request] for request in requests] if self.parallel else [list(requests)]
         try:
@@ -109,7 +109,7 @@ class ToolCalls:
             await self.tell(call, result, answers)
 
     async def tell(self, call: ToolCall, result: ToolResult, answers: Answers) -> None:
-        """Notify listeners of a call's state, and record the id of the message with its answer."""
+        """Publish the state of a call, and record the id of the message with its answer."""
         outcome = {
             ToolStatus.SUCCESS: ToolCallOutcome.SUCCEEDED,
             ToolStatus.ERROR: ToolCallOutcome.FAILED,
@@ -140,7 +140,7 @@ class ToolCalls:
             claim=self.claim,
             files=self.files,
         )
-        # Run a tool in a separate task, so that even its cancellation only becomes the call's answer.
+        # Run a tool in its own task, so that even its cancellation only becomes the answer to the call.
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:
@@ -174,20 +174,20 @@ class ToolCalls:
 
 
 def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
-    """Return the answer to a call that was refused."""
+    """Return the answer to a tool call that was rejected."""
     reason = f": {decision.reason}" if decision.reason else ""
     return ToolResult.error(call.name, f"the call was rejected{reason}", rejected=True)
 
 
 def given_up(call: ToolCall) -> ToolResult:
-    """Return the answer to a call that was cut off and may have done part of its work."""
+    """Return the answer to a tool call that was interrupted, and may have done part of its work."""
     return ToolResult.error(
         call.name, "the call was interrupted before it ended; the tool may have been executed", cut_off=True
     )
 
 
 def serializable(result: ToolResult) -> ToolResult:
-    """Return the result, or an error if the result cannot be represented as JSON."""
+    """Return a result; if it cannot be represented as JSON, return an error."""
     parameters = result.suspension.parameters if result.suspension else None
     try:
         json.dumps((result.data, result.message, result.metadata, parameters), ensure_ascii=False).encode()
@@ -197,7 +197,7 @@ def serializable(result: ToolResult) -> ToolResult:
 
 
 def told(result: ToolResult) -> str:
-    """Return a result as text for the model."""
+    """Return the text of a result for the model."""
     if result.status is ToolStatus.ERROR:
         content: Json = {"error": result.message or "the tool failed"}
         content |= {"data": result.data} if result.data is not None else {}
@@ -213,7 +213,7 @@ def told(result: ToolResult) -> str:
 
 
 def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTicket:
-    """Return the question of a suspended call."""
+    """Return the question that a suspended tool call asks."""
     question = result.suspension
     reason: str = WaitingReason.TOOL_PERMISSION
     if question is not None and question.action == FRONTEND:
@@ -234,9 +234,9 @@ def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTic
 def waiting_for(
     tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
 ) -> RunWaitingState:
-    """Return the state of a run that waits for these questions.
+    """Return the state of a run that waits for answers to these questions.
 
-    Permissions come before requests for input.
+    Questions about permissions come before requests for input.
     """
     asks = any(ticket.reason == WaitingReason.TOOL_PERMISSION for ticket in tickets)
     return RunWaitingState(
@@ -248,17 +248,17 @@ def waiting_for(
 
 
 def waits(record: RunRecord, waiting: RunWaitingState) -> RunRecord:
-    """Return the run in the state `waiting`."""
+    """Return a copy of the run with the status `waiting`."""
     return replace(record, status=RunStatus.WAITING, waiting=waiting, termination=None, finished_at=None)
 
 
 def settled_by(
     decision: ToolCallResume, ticket: RunWaitingTicket
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
-    """Return the effect of a decision on a call: the call's answer, or a request to execute the call.
+    """Return what a decision leads to: an answer to the tool call, or a request to execute the call.
 
-    A denial becomes the answer to the call, unless the decision itself is the answer, or the tool evaluates
-    decisions itself. A cancelled question is always answered as cancelled.
+    A denial becomes the answer, unless the decision contains the answer, or the tool evaluates decisions
+    itself. A cancelled question always becomes an answer that the call was cancelled.
     """
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode
@@ -276,7 +276,7 @@ def decided(
 ) -> list[tuple[RunWaitingTicket, ToolCallResume]]:
     """Return the open questions that have been decided, with their decisions.
 
-    A decision is keyed by the id of the call or of the ticket.
+    Decisions are keyed by the id of the tool call or of the ticket.
     """
     resolved = []
     for ticket in tickets.values():

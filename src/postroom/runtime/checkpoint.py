@@ -1,6 +1,6 @@
-"""A run's view of its thread, the runtime's state for the run, and the checkpoints that store both.
+"""The runtime's view of a thread, its state for a run, and the checkpoints that store both.
 
-The model sees each tool call directly followed by its answer; it does not see a call without an answer.
+The model sees each tool call directly before its answer, and does not see a call without an answer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,20 +30,20 @@ from postroom.ports import RunControl
 
 @dataclass(slots=True)
 class _Turn:
-    """A message in the form that the model sees, with the answers to its tool calls."""
+    """A message as the model sees it, with the answers to its tool calls."""
 
     message: Message
     answers: dict[str, Message] = field(default_factory=dict)
 
 
 def is_output_of(message: Message, run_id: str) -> bool:
-    """Return whether a run's model or tools wrote this message."""
+    """Return whether the run's model or tools wrote this message."""
     said_by = message.metadata.run_id if message.metadata else None
     return said_by == run_id and message.role in (Role.ASSISTANT, Role.TOOL)
 
 
 def without_former_output(messages: Sequence[Message], run_id: str, until: str | None) -> tuple[Message, ...]:
-    """Omit the output that a run wrote up to the message `until`, because the run started again after it."""
+    """Omit the output of a run up to the message `until`, after which the run started again."""
     ids = [message.id for message in messages]
     if until is None or until not in ids:
         return tuple(messages)
@@ -53,7 +53,7 @@ def without_former_output(messages: Sequence[Message], run_id: str, until: str |
 
 
 def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with each tool answer directly after its call; omit calls without an answer."""
+    """Return the conversation with each answer directly after its tool call; omit unanswered calls."""
     turns: list[_Turn] = []
     arguments: dict[str, _Turn] = {}
     for message in messages:
@@ -82,9 +82,9 @@ def _turn_view(turn: _Turn) -> tuple[Message, ...]:
 
 
 def foreign_result(messages: Sequence[Message]) -> str | None:
-    """Return the call id of a result in the newest message that does not belong to the last tool calls.
+    """Return the call id of a tool result in the newest message that fits none of the last tool calls.
 
-    The model would not see such a result, and would get no new input. Return None if there is no such result.
+    Return None if there is no such result. The model would not see this result, and would get no new input.
     """
     last_call_ids, newest, brought = set[str](), set[str](), tuple[Message, ...]()
     for message in messages:
@@ -100,7 +100,7 @@ def foreign_result(messages: Sequence[Message]) -> str | None:
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
-    """Return whether a person wrote after the model made this call; ignore messages from the runtime."""
+    """Return whether a person wrote after this call; messages from the runtime do not count."""
     for message in reversed(messages):
         if message.role is Role.USER and message.visibility is Visibility.ALL:
             return True
@@ -110,7 +110,7 @@ def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
 
 
 def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
-    """Return the tool calls of the run's last step that have no answer."""
+    """Return the unanswered tool calls of the run's last step."""
     answered: set[str | None] = set()
     for message in reversed(messages):
         if message.role is Role.TOOL:
@@ -121,7 +121,7 @@ def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]
 
 
 def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
-    """Return the run's last message; None if later input still needs an answer."""
+    """Return the run's last message, or None if later input must still be answered."""
     last = messages[-1] if messages else None
     if last is None or last.role is not Role.ASSISTANT or last.tool_calls:
         return None
@@ -129,7 +129,7 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
 
 
 def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
-    """Return the run's earlier answers: those after which new input made the run continue."""
+    """Return the run's earlier answers, after which new input made it continue."""
     lines: list[str] = []
     answer = ""
     for message in messages:
@@ -147,17 +147,17 @@ KEY = "postroom.runtime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundNote:
-    """A background task of the run in its last known state."""
+    """A background task of a run, in its last known state."""
 
     task_id: str
     description: str
     instance: str
-    """Identifies the `BackgroundTasks` object, and so the process, that ran the task."""
+    """The id of the `BackgroundTasks` object, and therefore of the process, that ran the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeState:
-    """A run's open questions, its restart point, and the background tasks that it started."""
+    """A run's open questions, the point from which it restarts, and its background tasks."""
 
     run_id: str
     hidden_until: str | None = None
@@ -166,14 +166,14 @@ class RuntimeState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to store."""
+        """Whether the state contains nothing to store."""
         return self.hidden_until is None and not self.tickets and not self.tasks
 
 
 def state_of(record: RunRecord) -> RuntimeState:
-    """Return the runtime's stored state for the run; ignore state that was inherited from another run.
+    """Return the runtime's stored state of a run; state that was inherited from another run is ignored.
 
-    For a waiting run, the questions come from its record, regardless of which executor wrote the record.
+    The questions of a waiting run are taken from its record, no matter which executor wrote the record.
     """
     kept_state = _read(record.state) if record.state else None
     state = (
@@ -194,9 +194,9 @@ def _read(state: PersistedState) -> RuntimeState | None:
 
 
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
-    """Return the record with this state; entries of other executors stay unchanged."""
+    """Return a copy of the record with this state; the entries of other executors stay unchanged."""
     before = record.state or PersistedState()
-    # Encode the state as stores return it, with lists for tuples. Otherwise, each step would be a change.
+    # Encode the state as stores return it, with lists for tuples. Otherwise, every step would change it.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
     if before.extensions.get(KEY) == entry:
         return record
@@ -206,7 +206,7 @@ def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
 
 
 def by_call(tickets: Iterable[RunWaitingTicket]) -> dict[str, RunWaitingTicket]:
-    """Return questions, keyed by the id of their tool call."""
+    """Return the questions, keyed by the id of their tool call."""
     return {ticket.tool_call_id: ticket for ticket in tickets}
 
 
@@ -215,9 +215,9 @@ Change = Callable[[RunRecord], RunRecord]
 
 
 class RunLog:
-    """The messages of the thread that this execution knows, including those that are not committed yet.
+    """The messages of a thread that an execution knows, including messages that are not committed yet.
 
-    The record is read again for each checkpoint, because other processes write to it, too. For example,
+    The record is read again before each checkpoint, because other processes write to it, too. For example,
     reading a pending message extends the run's input.
     """
 
@@ -228,12 +228,12 @@ class RunLog:
         self._unsent: list[Message] = []
         self._output: list[str] = []
         self.messages: tuple[Message, ...] = ()
-        """Committed and uncommitted messages, in order.
+        """Committed and uncommitted messages in order.
 
-        The messages exclude the output before a restart, and messages that the summary covers.
+        Output from before a restart, and messages that the summary covers, are not included.
         """
         self.summary: Summary | None = None
-        """The summary that the model reads before the messages."""
+        """The summary that precedes the messages for the model."""
         self.asked: frozenset[str] = frozenset()
         """The ids of the run's input, which is never summarized while the run is active."""
         self._seen = Conversation(messages=())
@@ -245,9 +245,9 @@ class RunLog:
         self.steps = 0
         """The number of steps since the last checkpoint."""
         self.record = fresh
-        """The run as it was last written."""
+        """The last written state of the run."""
         self.state = RuntimeState(run_id=fresh.run_id)
-        """The state to write with the next checkpoint."""
+        """The state that the next checkpoint writes."""
 
     @property
     def run_id(self) -> str:
@@ -255,7 +255,7 @@ class RunLog:
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the stored run or, if it is not stored yet, the run in its state at its start.
+        """Return the stored run; if it is not stored yet, return its state at the start.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -266,9 +266,9 @@ class RunLog:
         return record or self._fresh
 
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:
-        """Read the thread and the run; the given uncommitted messages come after the messages of the thread.
+        """Read the thread and the run; the given uncommitted messages follow those of the thread.
 
-        With `restart`, the run's earlier output is ignored, both now and in later executions.
+        With `restart`, the run's earlier output is ignored, now and in later executions.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -313,10 +313,10 @@ class RunLog:
     async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
         """Replace older messages with a summary, and commit the summary.
 
-        If a run sees only its own messages, the summary is not stored.
+        If the run sees only its own messages, the summary is not stored.
 
         Raises:
-            StaleClaim, StoreError: As for `write`; the messages are not replaced.
+            StaleClaim, StoreError: As for `write`; the messages stay in place.
         """
         gone = frozenset(message.id or "" for message in older)
         kept_messages = tuple(message for message in self.messages if (message.id or "") not in gone)
@@ -327,7 +327,7 @@ class RunLog:
         self.summary, self.messages = summary, kept_messages
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
-        """Add messages for the next checkpoint. Messages with known ids are ignored."""
+        """Add messages for the next checkpoint; messages with known ids are ignored."""
         known_ids = {message.id for message in self.messages}
         new = tuple(message for message in messages if message.id not in known_ids)
         self.messages += new
@@ -342,27 +342,26 @@ class RunLog:
 
     @property
     def has_new_input(self) -> bool:
-        """Whether a part of the run's input is not committed yet."""
+        """Whether some of the run's input is not committed yet."""
         return any(not is_output_of(message, self.run_id) for message in self._unsent)
 
     def answer(self) -> Message | None:
-        """Return the run's last answer, unless later input follows it."""
+        """Return the run's last answer, or None if later input follows it."""
         return own_answer(self.messages, self.run_id)
 
     def used(self) -> Usage:
-        """Return the usage of the run in all its executions."""
+        """Return the usage of all the run's executions."""
         return self.record.usage + self.spent
 
     async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
-        """Commit the new messages together with the run as modified by `change`, and with any summary.
+        """Commit the new messages with the run, changed by `change`, and with a summary if there is one.
 
-        If the result of the call is lost, the call can be repeated: messages of the earlier attempt are not
-        committed twice.
+        The call can be repeated if its reply was lost: messages of the earlier attempt are not committed
+        twice.
 
         Raises:
-            StaleClaim: The worker has lost the run; nothing was written.
-            VersionConflict: Another process changed the run between reading and writing, eight times in a
-                row.
+            StaleClaim: The worker has lost the run, so nothing was written.
+            VersionConflict: Other processes changed the run between read and write eight times in a row.
             StoreError: The store failed.
         """
         for _ in range(MAX_TRIES - 1):
@@ -392,7 +391,7 @@ class RunLog:
         )
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
-        # Do not require that the thread has not grown, because others may have added input for the next run.
+        # The thread may have grown, because others may have added input for the next run.
         answer = self.answer() if record.status is RunStatus.DONE else None
         commit = ThreadCommit(
             thread_id=record.thread_id,
@@ -411,5 +410,5 @@ class RunLog:
 
 
 def running(record: RunRecord) -> RunRecord:
-    """Return the run in the state `running`."""
+    """Return a copy of the run with the status `running`."""
     return replace(record, status=RunStatus.RUNNING, waiting=None, termination=None, finished_at=None)

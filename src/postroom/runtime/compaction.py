@@ -1,6 +1,6 @@
-"""Summarizes the older messages of a conversation that is getting too long, using the agent's own model.
+"""Summarizes the older messages of a long conversation, with the agent's own model.
 
-The summary, and the record of which messages it covers, are stored in one change; a crash before that changes
+The summary is stored together with the ids of the messages that it covers; a crash before that changes
 nothing. The messages themselves stay unchanged. A later run reads the summary and the messages after it.
 """
 
@@ -36,13 +36,13 @@ _PROMPT = (
     "most {words} words."
 )
 _SHARE_OF_REQUEST = 0.5
-"""Share of the window that a request for a summary may take."""
+"""Share of the context window that a request for a summary may use."""
 _SHARE_OF_SUMMARY = 0.25
-"""Maximum share of the window for a summary."""
+"""Maximum share of the context window for a summary."""
 _LONG_MESSAGES, _LONG_TOKENS = 20, 4_000
-"""Minimum number of messages, and of estimated tokens, of a conversation that counts as long."""
+"""Minimum number of messages, and of estimated tokens, in a long conversation."""
 _WINDOW_UNKNOWN = 8_000
-"""The size in tokens that is assumed for an unknown window when a summary is requested."""
+"""The context window in tokens that is assumed for requesting a summary if the window is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Compacted:
     messages: int
     """The number of messages that the summary replaces."""
     left_out: int = 0
-    """The number of messages that could not be summarized and were omitted."""
+    """The number of messages that were omitted because they could not be summarized."""
     usage: Usage
 
     @property
@@ -67,17 +67,17 @@ class Compacted:
 
 
 class _Silent:
-    """Discards the model's output, because a summary is not an answer that people should see."""
+    """Discards the output of the model, because people should not see a summary as an answer."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Ignore an event."""
+        """Ignore the event."""
 
 
 class Compaction:
-    """Keeps the requests of one execution within the model's context window."""
+    """Keeps the requests of an execution within the model's context window."""
 
     def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
-        """Store the arguments; `stop` can end a request to the model."""
+        """Create the compaction of one execution; `stop` can end a request to the model."""
         self._model = agent.model
         self._spec = agent.spec
         self._log = log
@@ -86,10 +86,10 @@ class Compaction:
         self._clock = clock
 
     async def when_full(self, request: InferenceRequest) -> Compacted | None:
-        """Summarize older messages if this request takes too much of a known window.
+        """Summarize older messages if this request takes too much of a known context window.
 
         Raises:
-            InferenceError: The model cannot be reached now, or rejects the credentials.
+            InferenceError: The model cannot be reached now, or rejected the credentials.
         """
         spec, windows, log = self._spec, self._windows, self._log
         window = windows.of(spec, log.summary)
@@ -104,11 +104,11 @@ class Compaction:
     async def after(
         self, request: InferenceRequest, error: ContextOverflow | RequestRefused
     ) -> Compacted | None:
-        """Summarize older messages because the endpoint has refused this request.
+        """Summarize older messages because the endpoint rejected this request.
 
-        If the refusal states another reason, it reveals nothing about the model's window. Then only a long
-        conversation is summarized, because the endpoint may have expressed "too long" in unknown words.
-        Return None if there is nothing to summarize.
+        If the rejection states another reason, only a long conversation is summarized, because the endpoint
+        may have expressed "too long" in unknown words. Such a rejection reveals nothing about the context
+        window. Return None if there is nothing to summarize.
 
         Raises:
             InferenceError: As for `when_full`.
@@ -118,14 +118,14 @@ class Compaction:
             is_long = len(self._log.messages) >= _LONG_MESSAGES or size >= _LONG_TOKENS
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN) if is_long else None
         window = windows.refused(spec, request, error)
-        if window is None:  # an equally large request has succeeded, so only this conversation is shortened
+        if window is None:  # a request of this size has succeeded, so shorten only this conversation
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN)
         besides = windows.tokens(spec, tokens_of(request) - size)
         most = windows.estimated(spec, kept_whole(room_for_messages(window, besides)))
         return await self._sum_up(min(most, size // 2), window)
 
     async def now(self) -> Compacted | None:
-        """Summarize all but the newest messages because a person asks for it.
+        """Summarize all but the newest messages, because a person requested it.
 
         Return None if there is nothing to summarize.
 
@@ -152,9 +152,9 @@ class Compaction:
         return compacted
 
     async def _summarize(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
-        """Return a summary that covers the earlier summary and these messages.
+        """Return a summary of the earlier summary and these messages.
 
-        Messages that the model cannot summarize, or does not shorten, are omitted and counted.
+        Messages that the model cannot summarize, or does not make shorter, are omitted and counted.
         """
         before, model = self._log.summary, self._spec.model
         text, usage, done = before.text if before is not None else "", Usage(), 0
@@ -207,7 +207,7 @@ class Compaction:
 
 
 def shown(summary: Summary | None) -> tuple[Message, ...]:
-    """Return a summary as a message for the model, to be placed before the remaining messages."""
+    """Return a summary as a message that precedes the remaining messages for the model."""
     if summary is None:
         return ()
     parts = ["Summary of the earlier conversation:", summary.text] if summary.text else []

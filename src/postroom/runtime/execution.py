@@ -5,7 +5,7 @@
                  └─────────────────────────────────────────────────────────────────┤
                                                                                    └─▶ answered: natural end
 
-Each step is committed before the next one begins. After a crash, the run repeats the work after its last
+Each step is committed before the next one begins. After a crash, the run repeats the work since its last
 checkpoint.
 """
 
@@ -81,7 +81,7 @@ from postroom.runtime.model_call import PartialAnswer, ask, with_call_ids
 from postroom.runtime.step_context import StepContext
 
 _MAX_COMPACTIONS = 6
-"""Maximum number of summaries in one step for a conversation that the model rejects as too long.
+"""Maximum number of summaries in one step, if the model rejects the conversation as too long.
 
 Each summary halves the conversation.
 """
@@ -103,17 +103,17 @@ class Execution:
             context.agent, context.log, context.windows, context.active.stop, context.clock
         )
         self._told = ""
-        """A notice that is shown to the person after the answer."""
+        """A notice that people see after the answer."""
         self._said = ""
         self._is_cut = False
         """Whether the model's last answer was cut off at its token limit."""
         self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
-        """Execute the run and return its result, or the questions that it waits for.
+        """Execute the run and return its result, or the questions that it asks.
 
         Raises:
-            InferenceError: The model failed; the run remains in the state of its last checkpoint.
+            InferenceError: The model failed, and the run stays in the state of its last checkpoint.
             StaleClaim: The worker has lost the run.
             StoreError: A checkpoint could not be written.
         """
@@ -194,7 +194,7 @@ class Execution:
         try:
             result = await self._answer_that_fits(partial)
         except Interrupted:
-            if partial.text:  # people have seen it, so the model must know it
+            if partial.text:  # people have seen this text, so the model must know it
                 self._said = partial.text
                 metadata = replace(self._metadata(), is_stopped=True)
                 cut = replace(Message.assistant(partial.text), id=message_id, metadata=metadata)
@@ -221,10 +221,10 @@ class Execution:
         await self._sink.emit(StepEnd())
 
     async def _answer_that_fits(self, partial: PartialAnswer) -> InferenceResult:
-        """Return the model's answer; if the model refuses the conversation, summarize it and send it again.
+        """Return the model's answer; if the model rejects the conversation, summarize it and try again.
 
         If the endpoint says that the conversation is too long, it is summarized until it fits. After any
-        other refusal, a long conversation is summarized once.
+        other rejection, a long conversation is summarized once.
         """
         tries = _MAX_COMPACTIONS
         while True:
@@ -260,7 +260,7 @@ class Execution:
         self._usage += usage
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
-        """Return the caller's tools, except those with the same name as a tool of postroom."""
+        """Return the caller's tools, except tools with the name of a postroom tool."""
         caller_request = CallerRequest.newest(self._log.messages)
         return tuple(tool for tool in caller_request.tools if tool.name not in self._with.calls.tools)
 
@@ -305,10 +305,10 @@ class Execution:
         refusal: RequestRefused,
         sink: EventSink,
     ) -> InferenceResult:
-        """Repeat a refused request without its files.
+        """Repeat a rejected request without its files.
 
-        If that succeeds, the files of the newest message caused the refusal, because earlier files had been
-        accepted.
+        If the repetition succeeds, the files in the newest message caused the rejection, because earlier
+        files had been accepted.
         """
         named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
         request = replace(request, messages=named)
@@ -319,7 +319,7 @@ class Execution:
         return result
 
     def _most_words(self) -> int:
-        """Return the maximum bytes of text files in a request: a quarter of the window or `MAX_WORDS`."""
+        """Return the maximum bytes of text files in a request: `MAX_WORDS`, or a quarter of the window."""
         window = self._with.windows.of(self._with.agent.spec, self._log.summary)
         return MAX_WORDS if window is None else min(window, MAX_WORDS)
 
@@ -333,7 +333,7 @@ class Execution:
     async def _make(
         self, calls: Sequence[ToolCall], requests: Sequence[CallRequest], answers: Answers
     ) -> None:
-        """Make tool calls and store their answers. Suspended calls become questions."""
+        """Make tool calls and store their answers; suspended calls become questions."""
         if not calls:
             return
         self._active.expect([*self._asked_ids(), *(call.id for call in calls)])
@@ -357,10 +357,9 @@ class Execution:
         return [id for ticket in self._tickets.values() for id in (ticket.tool_call_id, ticket.ticket_id)]
 
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
-        """Continue suspended calls.
+        """Continue suspended tool calls.
 
-        Return None if no call is left suspended. If a call is left suspended, return the result with which
-        the run waits.
+        Return None if no call remains suspended; otherwise, return the result with which the run waits.
         """
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)
@@ -368,7 +367,7 @@ class Execution:
             self._active.stop.check()
             await self._apply(decided(self._tickets, {**self._active.take_decisions(), **decisions}))
             decisions = {}
-            # Drop questions after which new input arrived, because new input takes precedence over an answer.
+            # Drop the questions that precede new input, because new input takes precedence over an answer.
             for call_id, ticket in list(self._tickets.items()):
                 if has_input_after(self._log.messages, call_id):
                     del self._tickets[call_id]
@@ -421,7 +420,7 @@ class Execution:
         return lambda record: waits(record, waiting)
 
     async def _natural_end(self, answer: Message) -> AgentRunResult | None:
-        """End the run after its answer; return None if new input requires another answer."""
+        """End the run after its answer; return None if new input needs another answer."""
         self._said = answer.text() + self._told
         identity = self._active.identity
         ended = TerminationReason.cut_off() if self._is_cut else TerminationReason.natural_end()
@@ -444,8 +443,7 @@ class Execution:
         self._log.state = RuntimeState(run_id=self._log.run_id)
         now = self._with.clock.now()
 
-        # An answer that was followed by input is delivered together with the last answer, because nothing
-        # else delivers it.
+        # An earlier answer is delivered together with the last one, because nothing else delivers it.
         earlier = earlier_answers(self._log.messages, self._log.run_id)
         self._said = "\n\n".join(filter(None, (*earlier, self._said)))
 

@@ -1,7 +1,7 @@
-"""Shows the files of a conversation to a model: images and documents as message parts, text files as text.
+"""Adds the files of a conversation to model requests, images and documents as parts, text files as text.
 
-The newest files are included first, up to a limit. Older files, such as an old image, are only mentioned by
-name, so that they are not sent with every request. The model sends files through a tool.
+The newest files are added first, up to a limit. Older files are only mentioned by name, so that they are not
+sent with every request. The model sends files through a tool.
 """
 
 from base64 import b64encode
@@ -19,16 +19,16 @@ from postroom.runtime.tools import ToolContext
 SEND_FILE: Final = "send_file"
 MAX_PARTS = 8
 MAX_BYTES = 8_000_000
-"""Maximum total size of the file parts of one request, in bytes before encoding."""
+"""Maximum total size of the file parts of a request, in bytes before encoding."""
 MAX_WORDS = 200_000
-"""Maximum bytes of text files in one request."""
+"""Maximum number of bytes of text files in one request."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _DOCUMENTS = ("application/pdf",)
 
 
 @dataclass(slots=True)
 class _Room:
-    """The remaining limits of a request."""
+    """The limits of a request that remain."""
 
     takes_parts: bool
     most_words: int
@@ -41,12 +41,12 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MAX_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Add files to the conversation; return it, and the files that became parts of it.
+    """Return the conversation with its files, and the files that became parts of messages.
 
     Other files are only mentioned by name.
 
     Raises:
-        ServerUnavailable: A file could not be fetched at the moment.
+        ServerUnavailable: A file could not be fetched now.
     """
     room = _Room(takes_parts, most_words, most_words)
     shown = [await _show_files(message, files, room) for message in reversed(messages)]
@@ -78,14 +78,14 @@ async def _show_files(message: Message, files: RunFiles, room: _Room) -> Message
 
 
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a file in the form that the model accepts, or a note that the file cannot be shown."""
+    """Return a file in a form that the model accepts, or a note that it cannot be shown."""
     if file.transcript is not None:
         return ContentBlock(text=f"Transcript of {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
         what = "is missing" if file.sha256 is None else "cannot be shown to you"
         return ContentBlock(text=f"[The file {file.described} {what}: {one_line(file.missing)}]")
     if is_readable_text(file.media_type):
-        # A text file in a code fence that does not occur in the file.
+        # A text file, in a code fence that does not occur in the file.
         if file.size > room.most_words:
             why = f"the file has {file.size:,} bytes; the limit for text is {room.most_words:,}"
             await files.not_taken(file, why)
@@ -122,7 +122,7 @@ async def _whole(file: ChatFile, files: RunFiles) -> bytes:
 
 
 class SendFileTool:
-    """Sends a text file to the run's chat after the answer. The tool is offered if the chat accepts files."""
+    """A tool that sends a text file to the run's chat after the answer, if the chat accepts files."""
 
     descriptor = ToolDescriptor(
         id=SEND_FILE,
@@ -149,7 +149,7 @@ class SendFileTool:
 
         Raises:
             InvalidArgument: The file has no name or no text.
-            TooLarge: The file is too large, or exceeds the number of files.
+            TooLarge: The file is too large, or the run has too many files.
         """
         if context.files is None:
             return ToolResult.error(SEND_FILE, "this chat accepts no files: write the content in your answer")

@@ -1,7 +1,7 @@
 """Runs work that can be ended from outside, by a request with a reason or by a time limit.
 
-Both cancel the work at its current `await`, and convert only this cancellation to an exception of this
-module. If the task itself is cancelled from outside, the cancellation is raised unchanged.
+A request and a time limit cancel the work at its current `await`, and convert this cancellation to an
+exception of this module. If the task itself is cancelled, the cancellation is raised unchanged.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """The run was asked to stop."""
+    """Raised if the run was asked to stop."""
 
     def __init__(self, reason: TerminationReason) -> None:
         super().__init__(reason.type)
@@ -24,11 +24,11 @@ class Interrupted(Exception):
 
 
 class TimeUp(Exception):
-    """The work exceeded its time limit and was cancelled."""
+    """Raised if the work exceeded its time limit and was cancelled."""
 
 
 class Stop:
-    """A request to stop a run. The reason of the first request counts."""
+    """A request to stop a run; the reason of the first request is used."""
 
     def __init__(self) -> None:
         self._reason: TerminationReason | None = None
@@ -40,14 +40,14 @@ class Stop:
         return self._reason is not None
 
     def request(self, reason: TerminationReason) -> None:
-        """Ask the run to stop; work under `run` is cancelled."""
+        """Ask the run to stop; work within `run` is cancelled."""
         if self._reason is None:
             self._reason = reason
             for scope in self._scopes:
                 _end(scope)
 
     def check(self) -> None:
-        """Raise if the run was asked to stop.
+        """Raise an error if the run was asked to stop.
 
         Raises:
             Interrupted: The run was asked to stop.
@@ -56,10 +56,10 @@ class Stop:
             raise Interrupted(self._reason)
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, unless the run is asked to stop in the meantime.
+        """Do the work, unless the run is asked to stop.
 
         Raises:
-            Interrupted: The run was asked to stop during the work or before.
+            Interrupted: The run was asked to stop before or during the work.
         """
         self.check()
         scope = asyncio.timeout(None)
@@ -76,10 +76,10 @@ class Stop:
 
 
 async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, timer: Timer) -> T:
-    """Do the work within a time limit; None means no limit.
+    """Do the work within a time limit, or without a limit if it is None.
 
     Raises:
-        TimeUp: The work took longer, and was cancelled.
+        TimeUp: The work took longer and was cancelled.
     """
     if milliseconds is None:
         return await work()

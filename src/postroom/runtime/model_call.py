@@ -1,4 +1,4 @@
-"""Sends a request to the model and streams the answer to listeners; repeats it if the answer was cut off."""
+"""Sends a request to a model and streams the answer; if the answer is cut off, the request is repeated."""
 
 from collections.abc import Callable, Iterable
 
@@ -28,7 +28,7 @@ from postroom.contracts.records import replace
 
 
 class PartialAnswer:
-    """Passes events on, and collects the text of the answer so far."""
+    """Passes events on, and collects the text of the answer."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -37,14 +37,14 @@ class PartialAnswer:
 
     @property
     def text(self) -> str:
-        """The text so far.
+        """The text of the answer so far.
 
-        After a reset it is still the text of the interrupted attempt, until the next attempt yields text.
+        After a reset, this is the text of the interrupted attempt until the next attempt yields text.
         """
         return "".join(self._deltas).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Accept an event."""
+        """Accept an event of the answer."""
         if isinstance(event, StreamReset):
             self._begins_again = True
         elif isinstance(event, TextDelta):
@@ -56,7 +56,7 @@ class PartialAnswer:
 
 
 REPEATS = 2
-"""Maximum repetitions of a request whose answer was cut off, before the run fails."""
+"""Maximum number of repetitions of a request whose answer was cut off."""
 
 
 async def ask(model: Model, request: InferenceRequest, sink: EventSink, clock: Clock) -> InferenceResult:
@@ -103,7 +103,7 @@ async def _ask_once(
 def with_call_ids(
     result: InferenceResult, new_id: Callable[[], str], *, taken: Iterable[str] = ()
 ) -> InferenceResult:
-    """Return the answer with a unique id for each tool call; no id is in `taken`."""
+    """Return the answer with a unique id for each tool call, different from the ids in `taken`."""
     seen = set(taken)
     calls = []
     for call in result.tool_calls:

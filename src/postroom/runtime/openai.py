@@ -13,25 +13,25 @@ from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request
 
 
 class OpenAICompatibleModel:
-    """Sends requests to a model's endpoint. Create it off the event loop, and close it after use.
+    """Sends requests to a model's endpoint; create the object off the event loop, and close it after use.
 
-    It never retries. The caller decides about retries, depending on the kind of failure. `silence_ms` is the
-    maximum time between two pieces of output from the endpoint. `token_limit_field` is the request field in
-    which the endpoint expects the token limit of the answer.
+    The model never repeats a request; its caller decides about retries, depending on the kind of failure.
+    `silence_ms` is the maximum time between two pieces of output from the endpoint. `token_limit_field` is
+    the name of the request field for the token limit of the answer.
 
     Raises:
         MissingExtra: The SDK is not installed.
         ConfigError: `base_url` is not a valid address.
     """
 
-    def __init__(  # noqa: PLR0913 - what differs between endpoints, by name
+    def __init__(  # noqa: PLR0913 - the options of an endpoint, by name
         self,
         base_url: str,
         api_key: str | None = None,
         *,
         name: str = "openai",
         silence_ms: int = 120_000,
-        token_limit_field: str = "max_tokens",  # noqa: S107 - tokens of text
+        token_limit_field: str = "max_tokens",  # noqa: S107 - tokens of text, not secrets
         proxy: str | None = None,
         verify: ssl.SSLContext | bool = True,
         clock: Clock | None = None,
@@ -43,20 +43,20 @@ class OpenAICompatibleModel:
         self._token_limit_field = token_limit_field
         self._clock = clock or SystemClock()
         self._lacks_opening_tag: dict[str, bool] = {}
-        """For each model, whether its reasoning was observed to contain `</think>` but no `<think>`."""
+        """For each model, whether its reasoning has been seen to contain `</think>` but no `<think>`."""
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleModel({self.name!r}, {self._endpoint!r})"
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
-        """Yield the answer piece by piece; the last piece is the complete answer.
+        """Yield the answer in pieces; the last piece is the complete answer.
 
         Some models end their reasoning with a line `</think>`, but never write the opening tag. If the
-        model's name or an earlier answer indicates this, the start of an answer is held back until that line
-        or the end of the answer.
+        model's name or an earlier answer indicates this, the beginning of an answer is held back until that
+        line, or until the end of the answer.
 
         Raises:
-            InferenceError: The call failed; it is a StreamInterrupted if the stream ended before the answer
+            InferenceError: The call failed; StreamInterrupted means that the stream ended before the answer
                 was complete.
         """
         body = request_body(request, token_limit_field=self._token_limit_field)
@@ -89,7 +89,7 @@ class OpenAICompatibleModel:
 class OpenAITranscriber:
     """Transcribes speech through an OpenAI-compatible endpoint.
 
-    Create it off the event loop, and close it after use.
+    Create the object off the event loop, and close it after use.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -106,7 +106,7 @@ class OpenAITranscriber:
         self._clock = clock
 
     async def transcribe(self, path: Path, file: ChatFile) -> str:
-        """Return the transcript of a file.
+        """Return the transcript of a sound file.
 
         Raises:
             InferenceError: The call failed.
@@ -125,7 +125,7 @@ class OpenAITranscriber:
 class OpenAISpeaker:
     """Converts text to speech through an OpenAI-compatible endpoint.
 
-    Create it off the event loop, and close it after use.
+    Create the object off the event loop, and close it after use.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -142,10 +142,11 @@ class OpenAISpeaker:
         self._clock = clock
 
     def speak(self, text: str, sound_format: str) -> AsyncGenerator[bytes]:
-        """Yield the audio of a spoken text, piece by piece, in a format such as `mp3`.
+        """Yield the spoken text as audio in pieces, in a format such as `mp3`.
 
         Raises:
-            InferenceError: The endpoint refused, could not be reached, or ended the stream early.
+            InferenceError: The endpoint rejected the request, could not be reached, or ended the stream
+                early.
         """
         return self._endpoint.speak(
             text, model=self._model, voice=self._voice, sound_format=sound_format, now=self._clock.now()

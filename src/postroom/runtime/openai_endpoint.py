@@ -1,9 +1,8 @@
-"""Accesses one endpoint through the OpenAI SDK; the only module that imports the SDK and its HTTP client.
+"""Accesses an endpoint through the OpenAI SDK; only this module imports the SDK and its HTTP client.
 
 The SDK handles the connection, the request headers and the server-sent events. This module adds four
-guarantees. The SDK's retries do not multiply postroom's. An endless line does not fill the memory.
-Environment variables cannot add a key. Every failure becomes a postroom error whose text does not contain the
-key.
+guarantees. The SDK's retries do not multiply postroom's. An endless line cannot fill the memory. Environment
+variables cannot add a key. Every failure becomes a postroom error whose text does not contain the key.
 """
 
 import json
@@ -89,7 +88,7 @@ _ASKED = re.compile(
 def failure_of(
     status: int, headers: Mapping[str, str], said: object, *, now: int, endpoint: str = "the model's endpoint"
 ) -> InferenceError:
-    """Return the error for a refusal.
+    """Return the error for a response that rejects a request.
 
     A code in the body overrides the status. Phrases about the context length override a status that only
     means "invalid" or "failed", because several endpoints use such a status for a conversation that is too
@@ -109,7 +108,7 @@ def failure_of(
 
 
 def _read_token_counts(error: dict[str, Any]) -> dict[str, int]:
-    """Return the model's window and the request's tokens, if a refusal reports them."""
+    """Return the context window and the request's tokens, if a rejection reports them."""
     fields = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
     by_name = {name: int(next(filter(None, match.groups()))) for name, match in fields.items() if match}
     own = {"window": error.get("n_ctx"), "asked": error.get("n_prompt_tokens")}
@@ -117,7 +116,7 @@ def _read_token_counts(error: dict[str, Any]) -> dict[str, int]:
 
 
 def failure_in_stream(said: object) -> InferenceError:
-    """Return the error for a failure within an answer. If its code is unknown, a retry may help."""
+    """Return the error for a failure within an answer; if its code is unknown, a retry may help."""
     error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
@@ -165,7 +164,7 @@ CONNECT_SECONDS = 10.0
 
 
 class Endpoint:
-    """One endpoint and its connections; the key is sent to the endpoint but never shown."""
+    """One endpoint with its connections; its key is sent to the endpoint, but never shown."""
 
     def __init__(
         self,
@@ -187,11 +186,11 @@ class Endpoint:
         self._client = openai.AsyncOpenAI(
             base_url=self._url,
             api_key=self._key or "none",
-            admin_api_key="",  # an empty string prevents the SDK from reading the environment
+            admin_api_key="",  # an empty string keeps the SDK from reading the environment
             max_retries=0,
             http_client=httpx2.AsyncClient(
                 timeout=httpx2.Timeout(silence_ms / 1000, connect=CONNECT_SECONDS),
-                # no compression, because limits apply to the bytes as they are read
+                # No compression, because limits apply to the bytes as they are read.
                 headers={"Accept-Encoding": "identity"},
                 event_hooks={"response": [_bound]},
                 proxy=proxy,
@@ -213,15 +212,16 @@ class Endpoint:
     async def chunks(
         self, body: dict[str, Any], *, now: int
     ) -> AsyncIterator[tuple[AsyncIterator[ChatCompletionChunk], Callable[[], bool]]]:
-        """Send a request.
+        """Send a request to the endpoint.
 
         Yield the chunks of the answer, and a function that returns whether `[DONE]` has arrived.
 
-        If the endpoint sends a complete chat completion instead of a stream, it becomes one chunk.
+        If the endpoint sends a chat completion instead of a stream, it becomes one chunk.
 
         Raises:
-            NoModelEndpoint: The endpoint answered with a web page or with JSON that is not a chat completion.
-            InferenceError: The endpoint refused, could not be reached, or ended the stream early.
+            NoModelEndpoint: The endpoint sent a web page, or JSON that is not a chat completion.
+            InferenceError: The endpoint rejected the request, could not be reached, or ended the stream
+                early.
         """
         begun = False
         try:
@@ -253,10 +253,11 @@ class Endpoint:
             raise ProviderFailed("the model's endpoint returned invalid JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
-        """Return the transcript of a sound file. The SDK retries a temporary failure twice.
+        """Return the transcript of a sound file; the SDK retries a temporary failure twice.
 
         Raises:
-            InferenceError: The endpoint refused, could not be reached, or sent an invalid answer.
+            InferenceError: The endpoint rejected the request, could not be reached, or sent an invalid
+                answer.
         """
         with self._failures("the transcription endpoint", now=now):
             transcription = await self._client.with_options(max_retries=2).audio.transcriptions.create(
@@ -270,10 +271,11 @@ class Endpoint:
     async def speak(
         self, text: str, *, model: str, voice: str, sound_format: str, now: int
     ) -> AsyncGenerator[bytes]:
-        """Yield the audio of a spoken text. The SDK retries the request twice if a failure may be temporary.
+        """Yield the spoken text as audio; the SDK retries a temporary failure twice.
 
         Raises:
-            InferenceError: The endpoint refused, could not be reached, or ended the stream early.
+            InferenceError: The endpoint rejected the request, could not be reached, or ended the stream
+                early.
         """
         create = self._client.with_options(max_retries=2).audio.speech.with_streaming_response.create
         format_: Any = sound_format
@@ -286,7 +288,7 @@ class Endpoint:
 
     @contextmanager
     def _failures(self, endpoint: str, *, now: int) -> Iterator[None]:
-        """Convert failures of a speech or transcription request to errors of postroom, without the key."""
+        """Convert failures of a speech or transcription request to postroom errors without the key."""
         try:
             yield
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
@@ -305,7 +307,7 @@ class Endpoint:
             raise ProviderFailed(f"{endpoint} did not return a valid response") from error
 
     def _hide_key(self, failure: InferenceError) -> InferenceError:
-        """Return the failure without the key, because some endpoints repeat the key in their answers."""
+        """Return the failure without the key, which some endpoints repeat in their responses."""
         failure.message = self._hidden(failure.message)
         failure.args = (failure.message,)
         return failure
@@ -318,7 +320,7 @@ def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
     """Convert a complete chat completion to the only chunk of a stream.
 
     Raises:
-        InferenceError: The body is an error of the provider, or not a chat completion.
+        InferenceError: The body contains an error of the provider, or is not a chat completion.
     """
     try:
         document = json.loads(body)
@@ -350,10 +352,10 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """Passes on an endpoint's output up to a limit, and closes its generator together with the answer.
+    """Passes on an endpoint's output up to a limit; when closed, it also closes its generator.
 
-    The SDK abandons answers that are not read to their end. The garbage collector would then close the HTTP
-    client's generators at unpredictable times and in an arbitrary order, which causes errors.
+    The SDK abandons answers that are not read to their end. Without this class, the garbage collector would
+    close the HTTP client's generators at unpredictable times and in any order, which causes errors.
     """
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -367,10 +369,10 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Events(_Bounded):
-    """The server-sent events of an answer. The last event counts even if no blank line follows it."""
+    """The server-sent events of an answer; the last event needs no blank line after it."""
 
     is_done = False
-    """Whether `[DONE]` has arrived; the SDK does not report it."""
+    """Whether `[DONE]` has arrived, which the SDK does not report."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length, before = 0, b"\n"
@@ -386,7 +388,7 @@ class _Events(_Bounded):
 
 
 class _Refusal(_Bounded):
-    """The beginning of the body of an endpoint's refusal."""
+    """The beginning of the body with which an endpoint rejects a request."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0

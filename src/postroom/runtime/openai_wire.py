@@ -1,4 +1,4 @@
-"""Builds requests of the OpenAI chat protocol as plain values, and assembles answers from their chunks."""
+"""Builds requests of the OpenAI chat protocol as plain values, and assembles answers from chunks."""
 
 import json
 import re
@@ -32,12 +32,12 @@ _STOPS = {
 
 
 def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[str, Json]:
-    """Return the body of a streamed chat completion."""
+    """Return the body of a request for a streamed chat completion."""
     wishes = request.overrides
     system = [{"role": "system", "content": request.system}] if request.system else []
-    # Make user and assistant messages alternate, because several chat templates refuse any other order.
-    # After a failed or empty turn, two messages from the same side follow each other; they are merged into
-    # one. A message that was sent again before it was answered is included once.
+    # Make user and assistant messages alternate, because several chat templates reject any other order. After
+    # a failed or empty turn, two messages from the same side follow each other; they are merged into one. If
+    # a message was sent again before it was answered, it is included once.
     turns: list[dict[str, Json]] = []
     newest: dict[str, Json] | None = None
     for message in request.messages:
@@ -83,13 +83,13 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
 
 
 NO_ANSWER = "(no answer)"
-"""Replaces the missing answer between the result of a tool and the user's next message."""
+"""Replaces the missing answer between a tool result and the user's next message."""
 
 
 def _join(before: Json, content: Json) -> Json:
-    """Join the contents of two messages into one.
+    """Join the contents of two messages.
 
-    The result is a list of parts if either message has files.
+    The result is a list of parts if one of the messages has files.
     """
     if not isinstance(before, list) and not isinstance(content, list):
         return "\n\n".join(str(text) for text in (before, content) if text)
@@ -122,7 +122,7 @@ def _message(message: Message) -> dict[str, Json] | None:
 
 
 def _content(message: Message) -> Json:
-    """Return a message's content: text as a string, and images and documents with an address as parts."""
+    """Return a message's content: text as a string, images and documents as parts with an address."""
     files = [_part(block) for block in message.content if isinstance(block.data.get("url"), str)]
     text = _text(message)
     if not files:
@@ -142,7 +142,7 @@ def _text(message: Message) -> str:
 
 
 class _Text:
-    """Assembles text from pieces. Half of a surrogate pair is held back until the other half arrives."""
+    """Assembles text from pieces; half of a surrogate pair is held back until the other half arrives."""
 
     def __init__(self) -> None:
         self._whole: list[str] = []
@@ -171,15 +171,15 @@ _LONE_END_FAMILIES = re.compile(r"qwq|deepseek-?r1|\br1\b|thinking", re.IGNORECA
 
 
 def may_lack_opening_tag(model: str) -> bool:
-    """Return whether models of this name are known to end their reasoning with `</think>` but never open it.
+    """Return whether models of this name are known to write `</think>` without an opening tag.
 
-    The reason is that the chat templates of Qwen and DeepSeek put the opening tag into the prompt.
+    The chat templates of Qwen and DeepSeek put the opening tag into the prompt.
     """
     return bool(_LONE_END_FAMILIES.search(model))
 
 
 class _Thoughts:
-    """Separates the reasoning between `<think>` and `</think>` at the start of an answer from its text."""
+    """Separates the reasoning between `<think>` and `</think>` at the start of an answer from the text."""
 
     def __init__(self, *, holds_beginning: bool) -> None:
         self.ended_alone = False
@@ -189,7 +189,7 @@ class _Thoughts:
         self._looked = 0
         """The position up to which the held text was searched for the end of the reasoning."""
         self._mark: str | None = _THINK
-        """The tag that is expected next; None if only text follows."""
+        """The tag that is expected next, or None if only text follows."""
         self._is_blank = False
         """Whether no text has followed the reasoning yet.
 
@@ -197,9 +197,9 @@ class _Thoughts:
         """
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Add a piece; return the new reasoning and text.
+        """Add a piece, and return the new reasoning and the new text.
 
-        The beginning of a tag that may continue in the next piece is held back.
+        If a piece ends with the beginning of a tag, this beginning is held back.
         """
         if self._mark is None:
             text = piece.lstrip() if self._is_blank else piece
@@ -210,13 +210,13 @@ class _Thoughts:
             begun = self._held.lstrip()
             if not begun.startswith(_THINK):
                 if self._holds_beginning:
-                    # Split the held text at a line `</think>`. Until that line arrives, hold the text back.
+                    # Split the held text at a line `</think>`; until this line arrives, hold the text back.
                     while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
                         if (match := _LONE_END.match(self._held, at)) is not None:
                             self.ended_alone = True
                             return self._ended(self._held[:at].strip(), self._held[match.end() :])
                         if not self._held[at + len(_END_OF_THOUGHT) :].strip():
-                            return "", ""  # the rest of the line may still arrive
+                            return "", ""  # the rest of the line may follow
                         self._looked = at + 1
                     self._looked = max(self._looked, len(self._held) - len(_END_OF_THOUGHT))
                     return "", ""
@@ -238,9 +238,9 @@ class _Thoughts:
         return thought, text
 
     def release(self) -> str:
-        """Return the text that was held back for a line `</think>`.
+        """Return the text that was held back until a line `</think>`.
 
-        Call this if reasoning arrives in a separate field.
+        This method is called if reasoning arrives in a separate field.
         """
         self._holds_beginning = False
         begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
@@ -249,22 +249,22 @@ class _Thoughts:
 
     @property
     def is_text(self) -> bool:
-        """Whether the answer is outside its reasoning."""
+        """Whether the answer is past its reasoning."""
         return self._mark != _END_OF_THOUGHT
 
     @property
     def is_held(self) -> bool:
-        """Whether text is held that may be the start of a tag."""
+        """Whether text is held back that may be the beginning of a tag."""
         return self.is_text and bool(self._held.strip())
 
     def rest(self) -> str:
-        """Return the held text. After this, all pieces are text."""
+        """Return the text that was held back; all later pieces are text."""
         held, self._held, self._mark = self._held.lstrip() if self._is_blank else self._held, "", None
         self._is_blank = self._is_blank and not held
         return held
 
     def part_whole(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the text of a complete answer that was not held."""
+        """Return the reasoning and the text of a complete answer that was not held back."""
         if _THINK not in text and (lone := _LONE_END.search(text)):
             self.ended_alone = True
             return text[: lone.start()].strip(), text[lone.end() :]
@@ -278,7 +278,7 @@ class _Call:
     arguments: _Text = field(default_factory=_Text)
 
     def whole(self) -> ToolCall:
-        """Return the call. Arguments that are not JSON stay a string, so that their validation fails."""
+        """Return the tool call; arguments that are not JSON stay a string, so that validation fails."""
         text = self.arguments.whole()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -288,7 +288,7 @@ class _Call:
 
 
 class Assembly:
-    """Assembles one answer from the chunks of a stream.
+    """Assembles an answer from the chunks of a stream.
 
     The SDK's own accumulator requires the call's number in every fragment of a call, which some compatible
     endpoints omit, and treats an answer without a finish reason as complete. With `holds_beginning`, no text
@@ -306,7 +306,7 @@ class Assembly:
 
     @property
     def finished(self) -> bool:
-        """Whether a finish reason or `[DONE]` has arrived; only then is the answer complete."""
+        """Whether a finish reason or `[DONE]` has arrived, so that the answer is complete."""
         return self._finish is not None
 
     @property
@@ -315,7 +315,7 @@ class Assembly:
         return self._thoughts.ended_alone
 
     def add(self, chunk: "ChatCompletionChunk") -> list[InferencePiece]:
-        """Add a chunk and return the new pieces.
+        """Add a chunk, and return the new pieces.
 
         Raises:
             ProviderFailed: The chunk is invalid, which the SDK does not check.
@@ -353,10 +353,10 @@ class Assembly:
     def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
         function = fragment.function
         name = (function and function.name) or ""
-        # The call that a fragment continues.
-        # Some endpoints number the calls, and some give the id of the call; without either, the fragment
-        # continues the last call. Some endpoints number every call 0, so a different id starts a new call.
-        index: int | None = fragment.index  # some endpoints leave it out
+        # The call that a fragment continues. Some endpoints number the calls, and some send the id of the
+        # call; without either, the fragment continues the last call. Some endpoints number every call 0, so a
+        # different id starts a new call.
+        index: int | None = fragment.index  # some endpoints omit it
         id = fragment.id or ""
         if index is not None:
             known_call = self._places.get(index)
@@ -376,7 +376,7 @@ class Assembly:
     def end(self) -> None:
         """End the answer at `[DONE]`.
 
-        At `[DONE]`, the text or calls are complete, even though no finish reason arrived.
+        At this point, the text and the calls are complete, even without a finish reason.
         """
         if self._finish is None and self._calls:
             self._finish = "tool_calls"
@@ -387,7 +387,7 @@ class Assembly:
         """Return the complete answer.
 
         Raises:
-            StreamInterrupted: The stream ended before the answer did.
+            StreamInterrupted: The stream ended before the answer was complete.
             ContentFiltered: The provider withheld the answer.
         """
         if self._finish is None:
@@ -395,7 +395,7 @@ class Assembly:
         if self._finish == "content_filter":
             raise ContentFiltered("the provider withheld the answer")
         if self._thoughts.is_text:
-            self._text.add(self._thoughts.rest())  # the held text only looked like the beginning of a tag
+            self._text.add(self._thoughts.rest())  # the held text was not a tag
         else:
             self._reasoning.add(self._thoughts.rest())
         reasoning, text = self._reasoning.whole(), self._text.whole()

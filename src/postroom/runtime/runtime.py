@@ -1,4 +1,4 @@
-"""The built-in agent runtime, which is one of the executors."""
+"""The built-in agent runtime, an executor that runs agents in this process."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from postroom.runtime.window import Windows
 from postroom.stores.runs.ports import ThreadStore
 
 CANCEL_WAIT_MS = 5_000
-"""How long `cancel_and_wait_by_thread` waits for a run to end."""
+"""The time, in milliseconds, that `cancel_and_wait_by_thread` waits for the end of a run."""
 
 
 def _new_id(kind: str) -> str:
@@ -37,14 +37,14 @@ def _new_id(kind: str) -> str:
 
 
 class AgentRuntime(RunDispatchExecutor):
-    """Runs agents in this process: a model in a loop with tools, each step committed.
+    """Runs agents in this process: a model in a loop with tools, where each step is committed.
 
-    `wake` submits a run again if its background tasks end after the run was released. `wake` may be set
-    later. With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run
-    is released. With `hold_ms`, it first stays active for that time, in case a decision comes quickly.
+    `wake` submits a run again if its background tasks end after the run was released; it may be set later.
+    With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run is
+    released. With `hold_ms`, the run first stays active for that time, in case a decision arrives quickly.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works with, by name
+    def __init__(  # noqa: PLR0913 - its dependencies, by name
         self,
         resolver: AgentResolver,
         *,
@@ -79,15 +79,15 @@ class AgentRuntime(RunDispatchExecutor):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run until it has ended or waits.
 
-        If the call is repeated after a crash, the run continues after its last committed step. If the run is
-        done, it is not executed again. The recorded result is returned, so that a caller that lost the result
-        can request it again.
+        If the call is repeated after a crash, the run continues after its last committed step. A run that has
+        ended is not executed again, but its recorded result is returned, so that a caller that lost the
+        result can get it.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
-            AgentNotFound: There is no agent with the run's agent id.
+            AgentNotFound: No agent has the id that the run names.
             InvalidActivation: The thread store or the coordinator is missing.
-            InvalidResume: The run is done, and was asked to continue.
+            InvalidResume: The run has ended, but was asked to continue.
             InferenceError: The model failed.
             StaleClaim: The worker has lost the run.
         """
@@ -221,14 +221,14 @@ class AgentRuntime(RunDispatchExecutor):
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if no such run is active."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if none is active."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to stop and wait for its end.
+        """Ask the thread's run to stop, and wait until it has ended.
 
-        Return False if this process executes none or it does not end.
+        Return False if this process executes no run of the thread, or if the run does not end.
         """
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
@@ -240,7 +240,7 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the run with this id; return False if it has no such open call, or is ending."""
+        """Pass a decision to the run with this id; return False if it has no such open tool call."""
         active = self._runs.find(id)
         return active is not None and active.decide([(tool_call_id, resume)])
 
@@ -250,12 +250,12 @@ class AgentRuntime(RunDispatchExecutor):
         return active is not None and active.accept(messages)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id that messages are waiting for it; return False if the run is ending."""
+        """Notify the run with this id that messages are pending; return False if the run is ending."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive the commands that other processes send to active runs through this channel."""
+        """Receive commands for active runs, which other processes send through this channel."""
         self._live = live
 
     def commit_coordinator(self) -> CommitCoordinator | None:
@@ -267,15 +267,15 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     def stages_events(self) -> bool:
-        """Return True, because commits use the run's coordinator and include the events of the step."""
+        """Return True, because the runtime commits each step with its events."""
         return True
 
     async def close(self) -> None:
-        """End the background tasks. Runs must be ended by the caller that started them."""
+        """End the background tasks; runs must be ended by the caller."""
         await self.tasks.close()
 
     def owner_on(self, thread_id: str) -> RunIdentity | None:
-        """Return the run that executes on the thread."""
+        """Return the run that is executing on the thread."""
         active = self._runs.on_thread(thread_id)
         return active.identity if active else None
 
@@ -284,5 +284,5 @@ class AgentRuntime(RunDispatchExecutor):
         return self.send_messages(run_id, [message])
 
     def submitter(self) -> WakeSubmitter | None:
-        """Return the submitter of wakes."""
+        """Return the function that submits wakes, or None."""
         return self.wake

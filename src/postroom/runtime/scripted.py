@@ -1,4 +1,4 @@
-"""A model that returns scripted answers, for tests, demos and the first steps with an agent."""
+"""A model that returns scripted answers, for tests, demos and first steps with an agent."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
@@ -12,11 +12,11 @@ from postroom.contracts.inference import (
 )
 
 Line = InferenceResult | Exception | Sequence[InferencePiece | Exception]
-"""One scripted answer: a complete answer, a failure, or a list of pieces that may contain a failure."""
+"""One scripted answer: a complete answer, a failure, or a list of pieces, which may contain a failure."""
 
 
 class ScriptedModel:
-    """Answers with the lines of a script, in order. After the last line, it answers "done"."""
+    """A model that answers with the lines of a script in order, and then with "done"."""
 
     def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
         self._script = list(script)
@@ -25,11 +25,11 @@ class ScriptedModel:
         """The requests that the model has received, in order."""
 
     def add(self, *lines: Line) -> None:
-        """Append to the script."""
+        """Append lines to the script."""
         self._script.extend(lines)
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
-        """Answer with the next line."""
+        """Answer with the next line of the script."""
         self.requests.append(request)
         line = self._script.pop(0) if self._script else InferenceResult.text("done")
         pieces = [line] if isinstance(line, Exception) else line

@@ -1,4 +1,4 @@
-"""Registers the active runs, at most one per thread, and holds their input until it is read."""
+"""Registers the active runs, at most one per thread, and keeps their input until they read it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -22,12 +22,12 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution, as its callers see it.
+    """One execution of a run, as other parts of the process see it.
 
-    The input for the execution is held in this object until the execution reads it.
+    The object keeps the input for the execution until the execution reads it.
 
-    The run accepts input while it is open. Accepted input is either used or, when the run ends, stored. The
-    run can be cancelled even before it opens.
+    The run accepts input while it is open. Accepted input is used or, when the run ends, stored. The run can
+    be cancelled even before it opens.
     """
 
     def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
@@ -46,7 +46,7 @@ class ActiveRun:
 
     @property
     def ids(self) -> tuple[str | None, ...]:
-        """The ids under which the run can be found."""
+        """The ids with which the run can be found."""
         return (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def open(self) -> None:
@@ -54,7 +54,7 @@ class ActiveRun:
         self._open = True
 
     def accept(self, messages: Sequence[Message]) -> bool:
-        """Accept messages for the next step; return False if the run is not open or cannot append them.
+        """Accept messages for the next step; return False if the run is closed or cannot append them.
 
         A message is ignored if a message with the same id is already waiting.
         """
@@ -70,7 +70,7 @@ class ActiveRun:
         return self._open
 
     def decide(self, decisions: Sequence[tuple[str, ToolCallResume]]) -> bool:
-        """Accept decisions. Return False if the run is not open, or if one of the calls is not open."""
+        """Accept decisions; return False if the run or one of the tool calls is not open."""
         if not self._open or any(call not in self._open_calls for call, _ in decisions):
             return False
         for call, decision in decisions:
@@ -79,7 +79,7 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """From now on, accept only decisions about these calls or tickets; drop earlier ones about others."""
+        """Accept only decisions about these calls or tickets from now on; drop decisions about others."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: resume for id, resume in self._decisions.items() if id in self._open_calls}
 
@@ -103,16 +103,16 @@ class ActiveRun:
         return True
 
     def take_messages(self) -> list[Message]:
-        """Return the received messages, and clear the notification that others are pending.
+        """Return the received messages, and clear the notification of pending messages.
 
-        The caller must read the pending messages, too.
+        The caller must then read the pending messages, too.
         """
         taken, self._inbox = self._inbox, []
         self._woken = False
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put unused messages back, before those that have arrived in the meantime."""
+        """Put unused messages back, in front of newer ones."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
@@ -121,7 +121,7 @@ class ActiveRun:
         return taken
 
     def close(self) -> bool:
-        """Stop accepting input. If there is unused input, stay open instead and return False."""
+        """Stop accepting input; if there is unused input, stay open instead and return False."""
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return False
         self._open, self._ending = False, True
@@ -133,7 +133,7 @@ class ActiveRun:
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Wait until input arrives, or until the time limit is reached; None means no limit."""
+        """Wait until input arrives or the time limit is reached; wait without a limit if it is None."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return
@@ -144,7 +144,7 @@ class ActiveRun:
 
 
 class ActiveRuns:
-    """The runs that execute in this runtime."""
+    """The runs that this runtime is executing."""
 
     def __init__(self) -> None:
         self._by_thread: dict[str, ActiveRun] = {}
@@ -153,10 +153,10 @@ class ActiveRuns:
         return len(self._by_thread)
 
     def enter(self, active: ActiveRun) -> None:
-        """Register a run at its beginning.
+        """Register a run that starts.
 
         Raises:
-            ThreadAlreadyRunning: A run is executing on the thread.
+            ThreadAlreadyRunning: Another run is executing on the thread.
         """
         thread_id = active.identity.thread_id
         if thread_id in self._by_thread:
@@ -169,11 +169,11 @@ class ActiveRuns:
         active.ended.set()
 
     def on_thread(self, thread_id: str) -> ActiveRun | None:
-        """Return the thread's run."""
+        """Return the run that is executing on the thread."""
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None if two different runs have it."""
+        """Return the run with this run, thread or dispatch id, or None if no run or two runs have it."""
         active_runs = [active for active in self._by_thread.values() if id in active.ids]
         return active_runs[0] if len(active_runs) == 1 else None
 
@@ -184,7 +184,7 @@ _LOG = get_logger(__name__)
 class Listener:
     """Receives commands for one run.
 
-    If there is no listener, or it fails, senders store their commands instead.
+    Without a listener, or if it fails, senders store their commands instead.
     """
 
     def __init__(self, channels: LiveChannels | None, active: ActiveRun) -> None:
@@ -209,7 +209,7 @@ class Listener:
         self._task.start(self._listen(self._subscription), name=identity.run_id)
 
     async def stop(self) -> None:
-        """Stop listening. Input that has not been accepted is dropped."""
+        """Stop listening; input that was not accepted is dropped."""
         if self._subscription is not None:
             self._subscription.close()
         await self._task.close()

@@ -1,4 +1,4 @@
-"""The objects that one execution works with. These objects also accept input while the run executes."""
+"""The objects of one execution, which also accept input while the run executes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from postroom.runtime.window import Windows
 _LOG = get_logger(__name__)
 
 LEAVING_MS = 1_000
-"""Maximum time for a failing run to store received input."""
+"""Maximum time in milliseconds for storing the input of a failing run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """The context of an execution."""
+    """The context of one execution."""
 
     activation: RunActivation
     agent: ResolvedAgent
@@ -43,7 +43,7 @@ class StepContext:
     new_id: Callable[[], str]
 
     async def read(self, boundary: Boundary) -> bool:
-        """Accept the received and the pending input for this boundary; return whether there was any.
+        """Accept received and pending input at this boundary; return whether there was any.
 
         Raises:
             Interrupted: The run was asked to stop.
@@ -65,7 +65,7 @@ class StepContext:
             raise
 
     async def put_down(self) -> None:
-        """Stop accepting input, and store received but unread input for a later run."""
+        """Stop accepting input, and store unread input for a later run."""
         sent = self.active.shut()
         if self.control.pending is None:
             self.log.keep(sent)
@@ -77,7 +77,7 @@ class StepContext:
                 raise
 
     async def put_down_in_haste(self) -> None:
-        """Store the unread input of a failing run within a time limit, and raise no other error."""
+        """Store the unread input of a failing run within a time limit; raise no other error."""
         try:
             await limited(self._put_down_and_write, LEAVING_MS, self.timer)
         except (PostroomError, TimeUp) as error:

@@ -1,4 +1,4 @@
-"""Tools: their descriptions for the model, the validation of arguments, and tools from functions."""
+"""Tools: their descriptions for the model, the validation of arguments, and tools made from functions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -16,8 +16,8 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 class ToolContext:
     """The context of a tool call, which the tool gets in addition to the arguments.
 
-    `decision` is the decision that was made while this call was suspended; None if it was never suspended. If
-    the call must be made again, the decision is never a denial.
+    `decision` is the decision that was made while this call was suspended, or None if it was never suspended.
+    If the call must be made again, the decision is never a denial.
     """
 
     identity: RunIdentity
@@ -26,17 +26,17 @@ class ToolContext:
     sink: EventSink
     decision: ToolCallResume | None = None
     claim: Claim | None = None
-    """The claim of the run's execution; changes that the tool makes present it."""
+    """The claim of the run's execution, which changes by the tool must present."""
     files: RunFiles | None = None
-    """Accepts files for the run's chat; None if the chat accepts none."""
+    """Accepts files for the run's chat, or None if the chat accepts no files."""
 
     async def show(self, delta: str) -> None:
-        """Show further output while the tool works; people see it, but the model does not."""
+        """Show output to people, but not to the model, while the tool works."""
         await self.sink.emit(ToolCallStreamDelta(id=self.call_id, name=self.tool_name, delta=delta))
 
 
 class Tool(Protocol):
-    """A tool for the model."""
+    """A tool that the model can call."""
 
     @property
     def descriptor(self) -> ToolDescriptor:
@@ -44,11 +44,11 @@ class Tool(Protocol):
         ...
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Execute the call; the arguments have been validated against the descriptor's schema.
+        """Execute the call; the arguments have been validated against the schema in the descriptor.
 
-        The model reads an exception as the failure of the call. After a crash, the same call may be executed
-        again: the tool must ensure that the repetition has no second effect. A call is cancelled at its time
-        limit.
+        If the tool raises an exception, the model reads it as the failure of the call. After a crash, the
+        same call may be executed again, and the tool must ensure that the repetition has no second effect. At
+        its time limit, a call is cancelled.
         """
         ...
 
@@ -69,7 +69,7 @@ class FunctionTool:
         self._takes_context = "context" in inspect.signature(function).parameters
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Call the function; if it needs an approval that was not given yet, ask for it."""
+        """Call the function; if it needs an approval that was not given yet, ask for the approval."""
         name = self.descriptor.name
         if self._needs_approval and context.decision is None:
             question = Suspension(
@@ -91,11 +91,11 @@ def function_tool(
     description: str | None = None,
     needs_approval: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Json]]], FunctionTool]:
-    """Turn an async function into a tool: decorate it with the JSON schema of its arguments.
+    """Decorate an async function to make it a tool; `parameters` is the JSON schema of its arguments.
 
-    The tool's name and description default to the name and the docstring of the function. A parameter called
-    `context` gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With
-    `needs_approval`, a person is asked before each call.
+    By default, the tool has the name of the function, and its docstring as the description. A parameter with
+    the name `context` gets the `ToolContext`. The function returns plain JSON data or a `ToolResult`. With
+    `needs_approval`, a person must approve each call.
     """
 
     def made(function: Callable[..., Awaitable[Json]]) -> FunctionTool:
@@ -124,10 +124,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
-    """Return how a value violates its schema, as a sentence for the model; None if it fits.
+    """Return how a value violates a schema, as a sentence for the model, or None if it fits.
 
-    The check covers type, enum, const, anyOf, required, properties, additionalProperties and items. The tool
-    itself must check all other keywords.
+    The function checks type, enum, const, anyOf, required, properties, additionalProperties and items. The
+    tool itself must check all other keywords.
     """
     if not isinstance(schema, dict):
         return None
@@ -158,7 +158,7 @@ def _is(value: Json, kind: str) -> bool:
 
 def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str | None:
     allowed = [schema["const"]] if "const" in schema else schema.get("enum")
-    # Compare two values as in JSON, where true does not equal 1.
+    # Compare two values as JSON does, where true is not equal to 1.
     if isinstance(allowed, list) and not any(
         (bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)) for choice in allowed
     ):

@@ -1,7 +1,7 @@
-"""Estimates how much of a model's window a request takes, and selects the messages to summarize.
+"""Estimates how much of a context window a request takes, and selects the messages to summarize.
 
-The number of tokens is estimated as a quarter of the bytes, and corrected by the endpoint's count for its
-last answer. A tool call and its answers form one unit, which is never split.
+A token is estimated as four bytes, and the estimate is corrected by the endpoint's count for its last answer.
+A tool call and its answers form one unit, which is never split.
 """
 
 import json
@@ -18,26 +18,26 @@ _BYTES_OF_TOKEN = 4
 _TOKENS_OF_MESSAGE = 4
 _TOKENS_OF_FILE = 1_000
 _FULL = 0.75
-"""Maximum share of the window for a request; the rest is for the answer and for estimation errors."""
+"""Maximum share of the context window for a request; the rest is for the answer and for estimation errors."""
 _KEPT = 0.5
-"""Share of the space for messages that unsummarized messages may take after older ones were summarized."""
+"""After a summary, the unsummarized messages may take at most this share of the space for messages."""
 _MIN_RATIO, _MAX_RATIO = 0.25, 4.0
 _MIN_WINDOW = 256
 _MIN_WINDOW_GUESSED = 4_000
-"""Minimum number of tokens that is assumed for a window if no refusal has stated its size."""
+"""Minimum size in tokens that is assumed for a context window if no rejection has stated its size."""
 
 
 class Windows:
-    """The known windows of models, by agent and model; reports of endpoints are remembered."""
+    """The known context windows, by agent and model, as endpoints have reported them."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], int] = {}
         self._ratios: dict[tuple[str, str], float] = {}
         self._largest: dict[tuple[str, str], int] = {}
-        """The tokens of the largest request that succeeded."""
+        """The number of tokens in the largest request that succeeded."""
 
     def of(self, spec: AgentSpec, summary: Summary | None) -> int | None:
-        """Return the model's context in tokens: the configured size, or the endpoint's if it is smaller."""
+        """Return the context window in tokens: the configured size, or the endpoint's if it is smaller."""
         kept_window = summary.window if summary is not None and summary.model == spec.model else None
         number = self._said.get(_key(spec), kept_window)
         known_ids = [item for item in (spec.context_window, number) if item is not None]
@@ -48,13 +48,13 @@ class Windows:
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Convert the endpoint's count of tokens to the number that this module estimates."""
+        """Convert the endpoint's number of tokens to an estimate of this module."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
         """Learn from a successful request how many tokens fit.
 
-        The endpoint may have reported the number.
+        If the endpoint reported the number, that number is used.
         """
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
@@ -62,12 +62,12 @@ class Windows:
         self._largest[_key(spec)] = max(taken, self._largest.get(_key(spec), 0))
 
     def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
-        """Learn the size of the window from a refusal, and return it in tokens.
+        """Learn the context window from a rejected request, and return its size in tokens.
 
-        Without a number in the refusal, the window is estimated from the request. The estimate is at least
-        the largest request that succeeded, or 4,000 tokens if none has. If the request is no larger than one
-        that has succeeded, return None and learn nothing. So the messages of other conversations are not
-        summarized because of it.
+        If the rejection contains no number, the window is estimated from the request. The estimate is at
+        least the largest request that succeeded, or 4,000 tokens if none has. If a request of this size has
+        already succeeded, return None and learn nothing, so that other conversations are not summarized
+        because of it.
         """
         tokens, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
@@ -86,7 +86,7 @@ class Windows:
 
     def _correct(self, spec: AgentSpec, request: InferenceRequest, counted: int) -> None:
         ratio = counted / max(tokens_of(request), 1)
-        if ratio <= _MAX_RATIO:  # no text has so many tokens, so something else was counted, such as files
+        if ratio <= _MAX_RATIO:  # no text has so many tokens, so something else was counted
             self._ratios[_key(spec)] = max(ratio, _MIN_RATIO)
 
 
@@ -119,22 +119,22 @@ def _tokens(text: str) -> int:
 
 
 def room_for_messages(window: int, besides: int) -> int:
-    """Return the number of tokens for messages if the rest of the request takes `besides` tokens."""
+    """Return how many tokens messages may take if the rest of the request takes `besides` tokens."""
     return max(int(window * _FULL) - besides, window // 10)
 
 
 def kept_whole(room: int) -> int:
-    """Return how many tokens of the newest messages are kept as they are when older ones are summarized."""
+    """Return how many tokens of the newest messages are left unsummarized."""
     return int(room * _KEPT)
 
 
 def to_sum_up(
     messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
 ) -> tuple[Message, ...]:
-    """Return the older messages that must be summarized so that the others take at most `most` tokens.
+    """Return the older messages to summarize, so that the others take at most `most` tokens.
 
-    The run's own input is kept, and so is a call without an answer. The kept part of earlier runs starts with
-    a message of a person.
+    The run's own input and unanswered calls are not summarized. The remaining part of earlier runs starts
+    with a message from a person.
     """
     units = list(_units(messages))
     size, cut = 0, len(units)
@@ -175,7 +175,7 @@ def _must_stay(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> 
 def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
     """Yield messages as text in pieces of at most `most` tokens, each with the number of its messages.
 
-    Of a message that is longer than a piece, only the start and the end are included.
+    If a message is longer than a piece, only its start and its end are included.
     """
     held: list[str] = []
     size = 0

@@ -40,7 +40,7 @@ _LOG = get_logger(__name__)
 LOOK_AGAIN: Final = timedelta(seconds=30)
 """Maximum time until a worker notices a changed clock, or a change whose notification was lost."""
 AFTER_FAILURE: Final = timedelta(milliseconds=500)
-"""How long a worker waits after a failure of the store."""
+"""The time that a worker waits after a failure of the store."""
 AT_ONCE: Final = 64
 """Number of schedules that a worker reads and submits at a time; the store commits them together."""
 MAX_NAME_LENGTH: Final = 200
@@ -94,7 +94,7 @@ class Target(Protocol):
         ...
 
 
-def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
+def new_schedule(  # noqa: PLR0913 - the options, by name
     kind: str,
     name: str,
     payload: dict[str, Json],

@@ -21,7 +21,7 @@ from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
 LATE: Final = timedelta(minutes=1)
-"""The policy `skip` skips a tick that would be submitted later than this after its time."""
+"""The policy `skip` skips a tick that would be submitted more than this long after its time."""
 MAX_MISSED: Final = 100
 """The policy `all` submits at most this number of missed ticks, namely the latest ones."""
 MIN_INTERVAL: Final = timedelta(seconds=1)
@@ -30,7 +30,7 @@ KEPT_SILENT: Final = timedelta(hours=3)
 """After the clock was set back by at most this much, fixed times of a cron expression do not fire again."""
 _MAX_INTERVAL: Final = timedelta(days=3660)
 _MAX_LINE_LENGTH: Final = 200
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local time without a zone
 _LOOKED_AT: Final = 50
 """Number of ticks that are examined to check that the jitter is shorter than the time between ticks."""
 

@@ -1,1 +1,1 @@
-"""Services for pages, routes, tools, the command line and chats: one for each kind of thing."""
+"""Services for pages, routes, tools, the command line and chats, one for each kind of thing."""

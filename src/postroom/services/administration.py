@@ -1,4 +1,4 @@
-"""The responses of the administration, as in the OpenAPI document. Times are ISO 8601 texts."""
+"""The responses of administration routes, as in the OpenAPI document; times are ISO 8601 texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict

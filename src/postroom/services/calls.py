@@ -1,6 +1,6 @@
-"""Performs calls of operations for every interface: validates, executes, notifies listeners, and counts.
+"""Performs operations for every interface: validates and executes calls, notifies listeners, and counts.
 
-A notification is only a hint: a client that misses it still finds the message in its inbox.
+A notification is only a hint, because a client that misses it still finds the message in its inbox.
 """
 
 import time
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 _LISTENER: ContextVar[tuple[Grant | None, Sequence[str]]] = ContextVar("listener", default=(None, ()))
-"""The named token of the stream that is being opened, and the resources to which the stream listens."""
+"""The named token of a stream that is being opened, and the resources to which the stream listens."""
 _HEARD_AGAIN: Final = timedelta(hours=1)
 
 
 def _topic(uri: str) -> str:
-    """Return the topic on which other servers announce changes of a resource."""
+    """Return the topic under which other servers announce changes of a resource."""
     return f"resource:{uri}"
 
 
 class Subscriptions:
-    """The listening clients of this process.
+    """The clients of this process that listen for changes.
 
     Clients are notified of changes in this process, and of changes that other servers report.
     """
@@ -49,9 +49,9 @@ class Subscriptions:
     def __init__(
         self, *, holds: Callable[[Grant], bool] | None = None, shared: SharedChanges | None = None
     ) -> None:
-        """Keep the arguments; `holds` returns whether a named token is still valid.
+        """Create the collection of listeners; `holds` returns whether a named token is still valid.
 
-        Listeners whose token is no longer valid are not notified.
+        A listener whose token is no longer valid is not notified.
         """
         self._holds = holds or (lambda _: True)
         self._shared = shared
@@ -64,7 +64,7 @@ class Subscriptions:
         return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:
-        """Notify every listener; a failing listener does not affect the others."""
+        """Notify every listener; if one fails, the others are still notified."""
         for ticket in list(self._listeners):
             self._tell(ticket, event)
         await anyio.lowlevel.checkpoint()
@@ -79,7 +79,7 @@ class Subscriptions:
             _LOG.exception("subscription.listener_failed")
 
     def subscribe(self, listener: Callable[["ServerEvent"], None]) -> Callable[[], None]:
-        """Add a listener and return a function that removes it; a repeated removal has no effect."""
+        """Add a listener, and return a function that removes it; removing it twice has no effect."""
         ticket = object()
         grant, uris = _LISTENER.get()
         self._listeners[ticket] = listener, grant
@@ -93,10 +93,10 @@ class Subscriptions:
         return unsubscribe
 
     async def _hear(self, ticket: object, uri: str) -> None:
-        """Notify a listener whenever another server reports that a resource has changed."""
-        from mcp.server.subscriptions import ResourceUpdated  # if anybody listens, it is already loaded
+        """Notify a listener when another server reports that a resource has changed."""
+        from mcp.server.subscriptions import ResourceUpdated  # loaded already if anybody listens
 
-        assert self._shared is not None  # noqa: S101 - who subscribes has asked
+        assert self._shared is not None  # noqa: S101 - a subscriber has sent a request
         with self._shared.changes.listen(_topic(uri)) as news:
             while ticket in self._listeners:
                 if await news.wait(_HEARD_AGAIN):
@@ -105,7 +105,7 @@ class Subscriptions:
     @staticmethod
     @contextmanager
     def heard_by(grant: Grant | None, uris: Sequence[str] = ()) -> Iterator[None]:
-        """Let streams that are opened in this block listen to these resources, with this token."""
+        """Make streams that are opened in this context listen to these resources, with this token."""
         before = _LISTENER.set((grant, uris))
         try:
             yield
@@ -113,19 +113,19 @@ class Subscriptions:
             _LISTENER.reset(before)
 
     async def announce(self, uris: Sequence[str]) -> None:
-        """Notify listeners that these resources changed."""
+        """Notify listeners that these resources have changed."""
         if self._shared is not None:
             self._shared.share([*map(_topic, uris)])
         if not self._listeners:
             return
-        from mcp.server.subscriptions import ResourceUpdated  # if anybody listens, it is already loaded
+        from mcp.server.subscriptions import ResourceUpdated  # loaded already if anybody listens
 
         for uri in uris:
             await self.publish(ResourceUpdated(uri=uri))
 
 
 def touched(operation: str, answer: Any, slug: str) -> list[str]:
-    """Return the resources of project `slug` that an operation has changed, according to its result."""
+    """Return the resources of the project `slug` that an operation has changed, given its result."""
     match operation:
         case "send_message" | "reply_message":
             uris = [
@@ -156,7 +156,7 @@ def touched(operation: str, answer: Any, slug: str) -> list[str]:
 
 
 Observe = Callable[[str, str, float], None]
-"""Records a call: its operation, its result and its duration in seconds."""
+"""A function that records a call: its operation, its result and its duration in seconds."""
 
 
 class Calls:
@@ -171,7 +171,7 @@ class Calls:
         observe: Observe | None = None,
         mcp_path: str = "/mcp",
     ) -> None:
-        """Keep the arguments; the MCP endpoint at `mcp_path` offers all operations below `/full`."""
+        """Create the calls of an interface; `mcp_path` is the path of the MCP endpoint."""
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()
@@ -187,13 +187,13 @@ class Calls:
         follows: str | None = None,
         is_file_taken: bool = False,
     ) -> Any:
-        """Perform the named operation on plain arguments and return its plain result.
+        """Perform the operation with this name on plain arguments, and return its plain result.
 
-        `follows` is the caller's traceparent; no decision depends on it. If `is_file_taken`, get_attachment
-        returns the record and the bytes of the whole file.
+        `follows` is the traceparent of the caller, which is used for tracing only. With `is_file_taken`,
+        get_attachment returns the record and the bytes of the whole file.
 
         Raises:
-            PostroomError: The operation failed, or it does not exist here; nothing was changed.
+            PostroomError: The operation failed, or it is not offered here; nothing was changed.
         """
         began = time.perf_counter()
         known_value, outcome = "unknown", "internal_error"

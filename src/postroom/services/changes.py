@@ -1,7 +1,7 @@
-"""Determines what has changed in a run's working folder since the run started, by asking Git.
+"""Asks Git for the changes in a run's working folder since the run started.
 
-Git only reads the repository. Settings of the repository that could run programs (filters, hooks, external
-diffs, a file system monitor) are disabled, because agents can change them.
+Git only reads the repository. Settings of the repository that could start programs (filters, hooks, external
+diffs, a file system monitor) are turned off, because agents can change them.
 """
 
 import os
@@ -21,7 +21,7 @@ _LOG = get_logger(__name__)
 SECONDS: Final = 3
 """Time limit in seconds for each call of Git."""
 MAX_DIFF_BYTES: Final = 256 * 1024
-"""Maximum bytes of a diff that are read."""
+"""Maximum number of bytes of a diff that are read."""
 FILES: Final = 40
 """Maximum number of files whose diff is returned, and of new files that are listed."""
 _DIFF: Final = (
@@ -33,7 +33,7 @@ _FILTERS: Final = r"^filter\..*\.(clean|process|required)$"
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file of the repository whose content differs from the start of the run."""
+    """A file of the repository whose content has changed since the start of the run."""
 
     path: str
     diff: str
@@ -43,27 +43,27 @@ class ChangedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The differences between a folder as it is now and the commit that was checked out at a given time."""
+    """The differences between a folder now and the commit that was checked out at an earlier time."""
 
     since: str
     """The short id of the commit."""
     files: Sequence[ChangedFile] = ()
     new_files: Sequence[str] = ()
-    """Files that the repository does not track and does not ignore."""
+    """Files that the repository neither tracks nor ignores."""
     is_cut: bool = False
-    """Whether some differences were left out."""
+    """Whether some differences are missing."""
 
 
 def changes_since(folder: str, at: int) -> Changes | None:
     """Return how a folder differs from the commit that was checked out at the time `at`. Blocks: runs Git.
 
-    Return None if the folder is missing on this machine, or is not in a Git repository with a commit. Changes
-    that already existed at that time but were not committed are included.
+    Return None if the folder does not exist on this machine, or is not in a Git repository with a commit.
+    Changes that were already made at that time, but not committed, are included.
     """
     git = shutil.which("git")
     if git is None or not os.path.isdir(folder):  # noqa: PTH112 - a path that a person typed
         return None
-    # Disables programs that Git would run on file contents according to the repository's configuration.
+    # Turn off programs that the repository's configuration would make Git run on file contents.
     named, _ = _ask(git, folder, {}, "config", "--name-only", "-z", "--get-regexp", _FILTERS)
     off = {part: "false" if part.endswith("required") else "" for part in named.split("\0") if part}
     short = ("rev-parse", "--verify", "--quiet", "--short")
@@ -100,13 +100,13 @@ def _file(text: str) -> ChangedFile:
 
 
 def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, bool]:
-    """Run Git and return its output, and whether it was cut; the output is "" if Git fails or is too slow."""
+    """Run Git, and return its output and whether it was cut off, or "" if Git fails or is too slow."""
     settings = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": os.devnull, **off}
     environment = {**environment_of(git), "GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings.items()):
         environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     try:
-        with subprocess.Popen(  # noqa: S603 - fixed words; the folder is an argument, not a command
+        with subprocess.Popen(  # noqa: S603 - fixed command; the folder is an argument
             [git, "-C", folder, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

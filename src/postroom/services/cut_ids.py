@@ -1,4 +1,4 @@
-"""Resolves ids that people type, in full or as a unique prefix."""
+"""Resolves ids that people type, in full or as a unique beginning."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,10 +9,11 @@ _SHOWN: Final = 5
 
 
 def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
-    """Return the id that equals the given text, or the only id that starts with it; None if there is none.
+    """Return the id that equals the given text, or the only id that starts with it, or None if none does.
 
     Raises:
-        InvalidArgument: Several ids (of `what`) have this prefix; `remedy` says where the ids are listed.
+        InvalidArgument: Several ids begin with this text; `what` names them, and `remedy` says where they are
+            listed.
     """
     fields = {value for value in ids if given and value.startswith(given)}
     if given in fields:

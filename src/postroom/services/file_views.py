@@ -1,8 +1,9 @@
 """Decides whether a write would overwrite another agent's edit that the writer has not seen.
 
-For each file and session of an agent (the viewer), the store has the version that the session last read and
-the one that it last wrote. Hooks report reads and writes with a version, which is Git's hash of the content.
-The content of a file never reaches the server. Each decision compares the version that is now on the disk.
+For each file and each session of an agent (the viewer), the store has the version that the session last read,
+and the version that it last wrote. Hooks report reads and writes with a version, which is Git's hash of the
+content. The server never receives the content of a file. Each decision compares these versions with the one
+on the disk.
 
     seen_blob ≠ version on the disk      the session does not know this version: hold its write, or tell it
     written_blob = version on the disk   this session wrote the version; if none did, no hook reported it
@@ -19,25 +20,24 @@ from postroom.mail.subscriptions import is_watched_file
 from postroom.services import notices
 
 TOGETHER: Final = 60_000
-"""How many milliseconds apart two agents may write one file for both to be notified about it."""
+"""The maximum number of milliseconds between two agents' writes of one file after which both are notified."""
 TOLD_WITHIN: Final = 7 * 24 * 3_600_000
-"""How many milliseconds after its last use of a file a session is notified of a change by the writer's hook.
+"""A session is notified of a change if it used the file within this number of milliseconds before.
 
 A session that was away for longer finds the change itself at its next step.
 """
 RENEWED: Final = 24 * 3_600_000
-"""Age in milliseconds at which a repeated read is stored again, so that the view does not expire."""
+"""After this number of milliseconds, a repeated read is stored again, so that the view does not expire."""
 SHOWN: Final = 3
-"""Maximum number of files named in one notice."""
+"""Maximum number of files that one notice names."""
 _WRITES: Final = ("whole", "part", "shell")
 
 How = Literal["read", "late", "glance", "unsure", "whole", "part", "shell", "named", "found"]
-"""How a tool uses a file.
+"""The way in which a tool uses a file.
 
-`late` is a read that an earlier hook could not report, of a version that the file no longer has. `glance` is
-a read of a part. `unsure` is a read of a file that changed at about the same time. `named` is a
-file that occurs in a shell command which may write it. `found` is a file that was read before and has changed
-since.
+`late` is a read, of a version that the file no longer has, which an earlier hook could not report. `glance`
+is a read of a part. `unsure` is a read of a file that changed at about the same time. `named` is a file in a
+shell command that may write it. `found` is a file that was read before and has changed since.
 """
 Mode = Literal["warn", "block", "off"]
 Note = Callable[[WriteContext], object]
@@ -45,12 +45,12 @@ Note = Callable[[WriteContext], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """A file that a tool reads or writes, before or after the tool is used."""
+    """A file that a tool reads or writes, before or after the use of the tool."""
 
     file: str
     """The machine and the absolute path, as in `FileView`."""
     path: str
-    """The absolute path, as the hook named it."""
+    """The absolute path that the hook reported."""
     shown: str
     """The path of the file within its project."""
     project_id: int
@@ -63,21 +63,21 @@ class Findings:
     """The changes to report to an agent, and the records to store."""
 
     held: str = ""
-    """Why a write is held back; empty if it may proceed."""
+    """The reason why a write is held; empty if it may proceed."""
     text: str = ""
-    """The notice; empty if there is none."""
+    """The notice for the agent; empty if there is none."""
     changed: list[list[str]] = field(default_factory=list)
-    """Path, known version and new version of each file whose changed lines the hook can show."""
+    """The path, the known version and the new version of each file whose changed lines the hook can show."""
     notes: list[Note] = field(default_factory=list)
 
 
 def check_writes(
     context: ReadContext, viewer_id: int, reports: Sequence[FileReport], *, whole: Mode, other: Mode
 ) -> Findings:
-    """Decide on the writes that a session is about to make; `whole` is the mode for writes of whole files.
+    """Decide about writes that a session is going to make; `whole` is the mode for writes of whole files.
 
-    If a write proceeds although the session does not know the current version, it is notified after the tool
-    was used.
+    If a write proceeds although the session does not know the current version, the session is notified after
+    the tool was used.
     """
     findings, held = Findings(), list[tuple[FileReport, FileView]]()
     views = _views(context, viewer_id, reports)
@@ -105,7 +105,7 @@ def note_files(
 ) -> Findings:
     """Store which files a session has read and written, and return the changes to report to it.
 
-    `home` is the folder of the agent's project; the notice names a file below it by its path in that folder.
+    `home` is the folder of the agent's project; the notice names a file in this folder by its relative path.
     """
     findings = Findings()
     due = {view.file: view for view in context.tx.due_file_views(viewer_id, limit=SHOWN * 10)}
@@ -120,7 +120,7 @@ def note_files(
             continue
         is_by_nobody = after.notice == 1 and after.changed_by is None and report.blob not in (GONE, HUGE)
         if is_by_nobody and mine is not None and mine.notice == 1 and mine.changed_by is not None:
-            # An agent changed the file, and then something that no hook reported changed it once more.
+            # An agent changed the file, and then it changed once more without a report by a hook.
             after = replace(after, changed_by=mine.changed_by, changed_at=mine.changed_at)
             sentences.append(notices.CHANGED_AGAIN)
         rows[viewer_id] = after
@@ -152,7 +152,7 @@ def _tell(
     sentences: list[str],
     home: str,
 ) -> None:
-    """Write the notice about changed files, and list the files whose changed lines the hook can show."""
+    """Write the notice about changed files, and list those whose changed lines the hook can show."""
     shown = list(told.values())[:SHOWN]
     authors = _authors(context, [view.changed_by for view in shown])
     lines = list[str]()
@@ -183,7 +183,7 @@ def _views(
 
 
 def _authors(context: ReadContext, viewers: Sequence[int | None]) -> dict[int | None, Agent]:
-    """Return the agents whose sessions these are."""
+    """Return the agents to which these sessions belong."""
     agents = context.tx.agents_by_id([agent_of_viewer(viewer) for viewer in viewers if viewer is not None])
     authors = {viewer: agents.get(agent_of_viewer(viewer)) for viewer in viewers if viewer is not None}
     return {viewer: agent for viewer, agent in authors.items() if agent is not None}
@@ -203,7 +203,7 @@ def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) 
 
 
 def _changed_view(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
-    """Return an agent's view that records an unknown version. The notice about a version is due only once."""
+    """Return an agent's view after an unknown version was found, of which it is notified once."""
     author = _author(others, blob)
     if author is None and blob == mine.written_blob:  # its own write replaced a version that it did not know
         author = max(others, key=lambda one: one.written_at, default=None)
@@ -219,13 +219,13 @@ def _changed_view(mine: FileView, blob: str, others: Sequence[FileView], now: in
 
 
 def _author(others: Iterable[FileView], blob: str) -> FileView | None:
-    """Return the view of the agent that last wrote a version; None if no hook reported a write of it."""
+    """Return the view of the agent that last wrote a version, or None if no hook reported such a write."""
     wrote = [view for view in others if view.written_blob == blob]
     return max(wrote, key=lambda one: one.written_at, default=None)
 
 
 def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: int) -> FileView | None:
-    """Return an agent's new view after it used a file; None if the stored view stays the same."""
+    """Return an agent's view after the use of a file, or None if the stored view does not change."""
     blob, author = report.blob, _author(others, report.blob)
     is_foreign = author is not None and author.written_at >= mine.used_at
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):
@@ -274,7 +274,7 @@ def _tell_others(report: FileReport, viewer_id: int) -> Note:
 
 
 def _held_text(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
-    """Return the text that tells an agent why its write is held back."""
+    """Return the text that tells an agent why its write is held."""
     authors = _authors(context, [view.changed_by for _, view in held])
     lines = []
     for report, view in held[:SHOWN]:

@@ -1,4 +1,4 @@
-"""Reads the current activity of a project from one consistent view, with a bounded number of queries."""
+"""Reads the current activity of a project in one consistent view, with a limited number of queries."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -44,7 +44,7 @@ _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
 """Maximum number of active reservations that are read, oldest first."""
 LATELY: Final = 60
-"""How many of the newest messages of a project are searched for unread ones."""
+"""Number of a project's newest messages among which unread ones are searched."""
 OWED: Final = 8
 HOUR: Final = 3_600_000
 """An hour in milliseconds."""
@@ -96,7 +96,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
 
 
 def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
-    """Return the state of a run, as pages and commands show it."""
+    """Return the state of a run as pages and commands show it."""
     if run.status is RunStatus.DONE:
         end = run.termination
         if end is None or end.type in _WELL:
@@ -110,7 +110,7 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 
 
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
-    """Return a run as the pages show it; with `waits`, add the reason why a queued run waits."""
+    """Return a run as pages show it; with `waits`, add the reason why a queued run waits."""
     state, why, until = state_of(run, row), "", None
     agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
@@ -152,7 +152,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
 
 
 def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
-    """Return the facts from a project's mail: reservations, unread messages, and the last hour."""
+    """Return facts from a project's mail: reservations, unread messages, and the last hour."""
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for reservation in live:
@@ -162,7 +162,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     }
     span = Span(begin=now - HOUR, end=now + 1)
     tried_alone = reads.attempts_alone(list(agents), span, limit=_MAX_STRETCHES)
-    tried_together = [  # consecutive attempts with only short gaps, and no failure or question, count as one
+    tried_together = [  # attempts with short gaps count as one, unless one failed or asked
         Attempt(
             id=group.first_id,
             run_id=group.run_id,
@@ -225,10 +225,10 @@ def _awaited_messages(reads: MailReads, lately: Iterable[Message]) -> list[OwedM
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
-    """Return the chains of agents that wait: each ends with an open run or a dead letter.
+    """Return the chains of waiting agents, each of which ends with an open run or a dead letter.
 
     A chain starts with the agent that wrote first. An agent for which others wait is normally in the middle
-    of their chains; a chain ends with it only if it waits for a person.
+    of their chains; it is at the end of a chain only if it waits for a person.
     """
     ends = [work for work in (*works, *given_up) if work.messages]
     if not ends:
@@ -255,7 +255,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Determines why queued runs wait, by looking at the open runs."""
+    """Determines why queued runs wait, from the open runs of a project."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
@@ -263,7 +263,7 @@ class _Why:
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
-        """Return why a dispatch does not execute yet and, if known, until when."""
+        """Return why a dispatch is not executing yet and, if known, until when."""
         if row.available_at > self._now:
             # Why a queued dispatch is not due yet: its next attempt, and how many interruptions it had.
             if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
@@ -287,15 +287,16 @@ class _Why:
 
 
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
-    """Return the dispatch of a run; None if it is no longer stored or now belongs to another run."""
+    """Return the dispatch of a run, or None if it was deleted or belongs to another run now."""
     row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
     return row if row is not None and row.run_id == run.run_id else None
 
 
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
-    """Return the messages of a project ("" for all) that wait for the next run of their recipient.
+    """Return the messages of a project ("" for all) that wait for their recipient's next run.
 
-    The longest waiting message comes first. With `most_threads` only the first threads by id are read.
+    The message that has waited longest comes first. With `most_threads`, only the first threads by id are
+    read.
     """
     items = list[Waiting]()
     for thread_id in islice(_threads_waiting(tx, project_threads(slug)), most_threads):
@@ -323,7 +324,7 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
 
 
 def _threads_waiting(tx: Transaction, prefix: str) -> Iterator[str]:
-    """Yield, by id, the threads whose ids begin with `prefix` and on which messages wait for a run."""
+    """Yield the threads that have this prefix and messages that wait for a run, ordered by id."""
     after = ""
     while page := tx.runs.messages.threads_with_waiting(MAX_PAGE, after):
         yield from (thread_id for thread_id in page if thread_id.startswith(prefix))

@@ -1,4 +1,4 @@
-"""Long polls for an inbox or a project's log: they return new entries, or nothing after the wait."""
+"""Long polls for an inbox or a project's log, which return new entries, or nothing after the wait."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,7 +29,8 @@ from postroom.stores.mail.access import MailReads, MailWrites
 
 BY = "watch"
 STRIDE: Final = 1_000
-"""Number of entries read at a time to find one that the caller may see, even if it asked for fewer."""
+"""Number of entries that are read at a time to find one that the caller may see, even if it asked for fewer.
+"""
 
 
 class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,12 +51,12 @@ class Following:
         self._mail = mail
 
     async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
-        """Return the messages after a cursor as soon as there are any; return none if the wait ends before.
+        """Return the messages after a cursor when there are any; return none if the wait ends before that.
 
         The wait ends after `wait_seconds`.
 
-        Messages that the caller reports as shown are marked as announced. Without a cursor, the answer is
-        empty and immediate, and its `next` is the cursor to start from.
+        Messages that the caller reports as shown are marked as announced. Without a cursor, the answer comes
+        at once and has no messages, and its `next` is the cursor to start from.
 
         Raises:
             InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: The inbox cannot be
@@ -103,20 +104,20 @@ class EventFollowing:
     """Answers callers that wait for new entries in a project's log."""
 
     def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
-        """Keep the parts; `holds` returns whether a caller's named token is still valid."""
+        """Create the service; `holds` returns whether a caller's named token is still valid."""
         self._mail = mail
         self._holds = holds
 
     @property
     def is_over(self) -> bool:
-        """Whether the server is stopping, so that no caller waits any longer."""
+        """Whether the server is stopping, so that no caller may wait."""
         return self._mail.changes.is_stopped
 
     async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
-        """Return the events after a cursor, as soon as there are any that the caller may see.
+        """Return the events after a cursor when there are any that the caller may see.
 
-        If the wait ends before that, the answer is empty, but `next` still advances. Without a cursor, the
-        answer is empty and comes at once, and its `next` is the cursor to start from.
+        If the wait ends before that, the answer has no events, but its `next` advances. Without a cursor, the
+        answer comes at once and has no events, and its `next` is the cursor to start from.
 
         Raises:
             UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: The log cannot be
@@ -144,7 +145,7 @@ class EventFollowing:
         return await self._mail.store.read(lambda tx: fetch_events(self._context(tx, caller), command))
 
     def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
-        """Return the context for reading as this caller, after checking that its access is still valid."""
+        """Return the context for reads by this caller, after checking that its access is still valid."""
         OPERATIONS["fetch_events"].check(caller.grant)
         if caller.grant is not None and not self._holds(caller.grant):
             raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")

@@ -1,9 +1,9 @@
-"""Answers for hooks of client programs and of Git: one question per event, one decision, one answer.
+"""Answers hooks of client programs and of Git; each event gets one decision and one answer.
 
 A hook reports what happened and where. This module finds the agent, decides on the answer, and stores the
-changes that follow from it. The decision is first made in a read transaction. Only if something must be
-stored, the decision is made again and stored in one write transaction. So most calls write nothing, and when
-a line is sent out, its messages are already marked as announced.
+changes that follow. The decision is first made in a read transaction. The decision is made again in a write
+transaction only if something must be stored. Therefore most calls write nothing, and when a line is sent, its
+messages are already marked as announced.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 _LOG = get_logger(__name__)
 
 TOLD_INTERVAL = 30_000
-"""Minimum number of milliseconds between two lines in the middle of a turn."""
+"""Minimum number of milliseconds between two lines during a turn."""
 SESSIONS_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds after which a session that has not ended is forgotten."""
+"""A session that has not ended is deleted after this number of milliseconds."""
 PURGED_AT_ONCE = 100
 MAX_PATHS = 5_000
 MAX_FILES = 300
 VIEWS_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds from the last report until a session's view of a file is deleted."""
+"""A session's view of a file is deleted this number of milliseconds after the last report."""
 WAIT_SECONDS = 25.0
-"""Seconds for which a wait for mail is held open before the caller asks again."""
+"""A request that waits for mail is answered after this number of seconds, and the caller asks again."""
 BY = "hook"
 _MACHINE = socket.gethostname()
-"""Part of a file's name in the store, because servers on different machines may share one store."""
+"""The host name, which is a part of file names, since servers on several machines may share a store."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _Path = Annotated[str, Meta(max_length=4096)]
@@ -110,7 +110,9 @@ class HookAnswer(TypedDict):
     text: str
     mode: str
     changed: NotRequired[list[list[str]]]
-    """Path, known version and new version of changed files, whose lines the hook adds to the text."""
+    """The path, the known version and the new version of changed files, whose lines the hook adds to the
+    text.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,21 +125,21 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """A hook's call, with the facts that were read from the disk for it."""
+    """The call of a hook, with the facts that were read from the disk for it."""
 
     kind: str
     client: str
     call: HookCall
     here: tuple[Location, ...]
     files: tuple[tuple[tuple[Location, ...], str], ...]
-    """Each file as the locations of its folder, and its name there, in which no link needs resolving."""
+    """The locations of each file's folder, and the file's name there; no link remains to be resolved."""
     folders: Mapping[str, tuple[Location, ...]]
     """The locations of the folders of `call.files`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Actor:
-    """The agent that makes a call, with its project."""
+    """The agent that makes a call, and its project."""
 
     project: Project
     agent: Agent
@@ -147,7 +149,7 @@ _Decide = Callable[[ReadContext, _Event, _Actor | None], _Decision]
 
 
 class Hooks:
-    """Answers hooks with the data of one mail store."""
+    """Answers hooks from one mail store."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
@@ -162,14 +164,14 @@ class Hooks:
         agent_token: str | None = None,
         grant: Grant | None = None,
     ) -> HookAnswer:
-        """Return the answer to an event of a client; `grant` is the grant of the run that causes it.
+        """Return the answer to an event of a client; `grant` is the grant of the run that causes the event.
 
-        A caller that does not prove which agent it is counts as having no agent. If the store fails, hooks
-        that check still get an answer, and a setting decides what that answer does.
+        A caller that does not prove which agent it is has no agent. If the store fails, hooks that check
+        files still get an answer, and a setting decides what this answer does.
 
         Raises:
             InvalidArgument: The client or event is unknown, or the body is invalid.
-            StoreError: The store failed, nothing is recorded, and the event is not one that checks files.
+            StoreError: The store failed, nothing was recorded, and the event does not check files.
         """
         waits = client in WAKING and event in (WAIT, WAKE)
         kind = event if waits else EVENTS.get(client, {}).get(event)
@@ -200,7 +202,7 @@ class Hooks:
             return _answer("error", text, mode=self._mode(call))
         self._idling.note(session, kind, answer["outcome"])
         if kind == "end":
-            self._mail.changes.ring()  # the hook that waits for mail of this session now returns
+            self._mail.changes.ring()  # the hook that waits for mail of this session returns now
         return answer
 
     async def _decide_call(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
@@ -225,12 +227,12 @@ class Hooks:
     async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
         """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
 
-        A wait for mail records nothing. Only when the waiting process asks for the line, it is certain that
-        the process is alive.
+        A wait for mail records nothing, because only a later request for the line proves that the waiting
+        process is alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
-            self._mail.changes.ring()  # the process that waited before now stops
+            self._mail.changes.ring()  # the process that waited before stops now
 
         async def look() -> HookAnswer:
             if not event.call.session_id or not self._idling.waits(session, since):
@@ -261,11 +263,11 @@ _SILENT = _Decision(answer=_answer("silent"))
 
 
 def _prepare(kind: str, client: str, call: HookCall) -> _Event:
-    """Resolve links and worktrees in the folders of a call; this reads the disk."""
+    """Resolve links and worktrees in the folders of a call, by reading the disk."""
     here = locations_of(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
         files = tuple((locations_of(path, call.cwd), "") for path in call.paths)
-    else:  # a commit contains the link itself, and thousands of files are in only a few folders
+    else:  # a commit contains the link itself, and thousands of files are in a few folders
         parts = [path.rpartition("/") for path in call.paths]
         folders = {folder: locations_of(folder or ".", call.cwd) for folder, _, _ in parts}
         files = tuple((folders[folder], name) for folder, _, name in parts)
@@ -277,7 +279,7 @@ def _prepare(kind: str, client: str, call: HookCall) -> _Event:
 def _who(
     context: ReadContext, event: _Event
 ) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
-    """Return the agent that the call or the session names, and the changes that store a new one."""
+    """Return the agent that the call or the session names, and the changes that store a new agent."""
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
     if call.agent:
@@ -286,7 +288,7 @@ def _who(
         actor = _require_proof(context, _agent_in(context, event, name, key))
         is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
     else:
-        # The agent on whose behalf the client has just called a postroom tool.
+        # The agent for which the client has just called a tool of postroom.
         actor = (
             _require_proof(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
             if event.kind == "tool" and call.acts_as
@@ -319,7 +321,7 @@ def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
 
 
 def _name_from_folder(event: _Event) -> str:
-    """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
+    """Return the default name of a session's agent: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
 
@@ -389,7 +391,7 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
     if not arrivals:
         return _SILENT
     ids, newest = [arrival.message_id for arrival in arrivals], arrivals[-1]
-    # Answers to questions and messages of subscriptions are stored with their reader as the sender.
+    # Answers to questions, and messages of subscriptions, have their reader as their sender.
     is_from_server = newest.sender_id == agent.id and (
         context.tx.answering_run(newest.message_id) is not None
         or context.tx.messages(ids[-1:])[newest.message_id].thread_id.startswith(SUBSCRIPTION_THREAD)
@@ -402,7 +404,7 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
 
 
 def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Announce new messages in the middle of a turn, at intervals; the call also extends reservations."""
+    """Announce new messages during a turn, at intervals; the call also extends reservations."""
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
@@ -423,10 +425,10 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Add the notes for the agent's files and tasks that this session or run has not received yet.
+    """Add notes on the agent's files and tasks that this session or run has not been shown yet.
 
-    Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. In the
-    middle of a session, the notes that the agent wrote in it are left out, because it has just written them.
+    Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. During
+    a session, notes that the agent wrote in this session are left out.
     """
     decided, call = decide(context, event, actor), event.call
     grant = context.caller.grant
@@ -457,7 +459,7 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 def _record_reservations(
     context: ReadContext, event: _Event, agent: Agent
 ) -> tuple[Callable[[WriteContext], object], ...]:
-    """Record the session's new reservations, to release them at its end; those of runs are recorded."""
+    """Record the session's new reservations, so that they are released at its end, like those of runs."""
     ids = event.call.reserved
     if not ids or not event.call.session_id or _in_run(context):
         return ()
@@ -470,7 +472,7 @@ def _record_reservations(
 
 
 def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
-    """Return the sequence number up to which the agent has fetched all unread messages addressed to it."""
+    """Return the sequence number up to which the agent has fetched all unread messages in its `to`."""
     held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
     for message_id, seq in reversed(context.tx.directed_unread(agent.id, limit=notices.COUNTED)):
         if seq > held_seq and message_id not in fetched:
@@ -491,7 +493,7 @@ def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Start a turn with the new messages; the end of this turn is not held for them."""
+    """Start a turn with the new messages, which then do not delay the end of the turn."""
     prompt = _prompt(context, event, actor)
     if actor is None or not prompt.notes:
         return prompt
@@ -508,8 +510,8 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Hold the end of a turn once for messages to the agent that it has neither read nor fetched.
 
-    The end of a run is not held for messages that start another run. If it were held, the client's next
-    output would be taken for the answer to the message that woke it.
+    The end of a run is not held for messages that start another run, because the client's next output would
+    be taken for the answer to the message that started this run.
     """
     if actor is None:
         return _SILENT
@@ -544,7 +546,7 @@ def _idle(context: ReadContext, agent: Agent) -> _Decision:
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Release the session's reservations and forget the session; a run's reservations end with the run."""
+    """Release the session's reservations and delete the session; a run's reservations end with the run."""
     call = event.call
 
     def forget(writing: WriteContext) -> None:
@@ -564,10 +566,11 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Check whether others reserve the files. Each file is checked in the project that contains it.
+    """Check whether others have reserved the files; each file is checked in the project that contains it.
 
-    In another project the actor is the agent with the same name; without such an agent, the project's files
-    are not checked. If nobody reserves the files, the activity extends the actor's own reservations.
+    In another project, the actor is the agent with the same name; without such an agent, the files of that
+    project are not checked. If nobody has reserved the files, the activity extends the actor's own
+    reservations.
     """
     judged = list[tuple[Project, Agent, list[str]]]()
     for project, paths in _files_by_project(context, event):
@@ -598,7 +601,7 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 
 def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Check whether the agent is about to overwrite versions of files that it has not read."""
+    """Check whether the agent is going to overwrite versions of files that it has not read."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -672,7 +675,7 @@ def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
-    """Return the files of an event by project, with paths relative to the project."""
+    """Return the files of an event, keyed by project, with paths relative to the project."""
     places = {path: locate(context.projects, path) for path, _ in event.files}
     files: dict[int, tuple[Project, list[str]]] = {}
     for known_path, name in event.files:

@@ -1,7 +1,7 @@
-"""Tracks the activity of client sessions, and the processes that wait for mail while sessions are idle.
+"""Tracks which client sessions are active, and which processes wait for mail in idle sessions.
 
-All of this is only in memory. After a restart, a session counts as idle until its next event, and waiting
-processes ask again.
+The activity of sessions is kept only in memory. After a restart, a session counts as idle until its next
+event, and waiting processes ask again.
 """
 
 import time
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from typing import Final
 
 QUIET: Final = 120.0
-"""Seconds without an event after which a turn counts as ended.
+"""After this number of seconds without an event, a turn counts as ended.
 
 A turn that a person interrupts has no end event.
 """
 KEPT: Final = 10_000
-"""Maximum number of sessions in memory. The session whose last event is oldest is forgotten first."""
+"""Maximum number of sessions in memory; the session with the oldest last event is forgotten first."""
 
 
 @dataclass(slots=True)
 class _Session:
     waiting_since: int = 0
-    """The start time of the one wait that is valid; later waits replace it."""
+    """The start time of the only valid wait, which a later wait replaces."""
     at_work_until: float = 0.0
 
 
 class Idling:
-    """The sessions of one server."""
+    """The client sessions of one server."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
@@ -33,7 +33,7 @@ class Idling:
     def note(self, session: str, kind: str, outcome: str) -> None:
         """Record an event; a prompt or a tool call means that the session is active.
 
-        The end of a turn makes the session idle, unless the hook's outcome continues the turn.
+        The end of a turn makes the session idle, unless the outcome of the hook continues the turn.
         """
         if kind in ("prompt", "tool") or (kind, outcome) == ("wake", "tell"):
             self._of(session).at_work_until = time.monotonic() + QUIET
@@ -43,7 +43,7 @@ class Idling:
             self._of(session).waiting_since += 1  # earlier waits are now outdated
 
     def take_over(self, session: str, since: int) -> bool:
-        """Replace all earlier waits by the wait with this start time; return False if a later wait exists."""
+        """Replace earlier waits by the one with this start time; return False if a later one exists."""
         known_session = self._of(session)
         if known_session.waiting_since >= since:
             return False
@@ -51,7 +51,7 @@ class Idling:
         return True
 
     def waits(self, session: str, since: int) -> bool:
-        """Return whether the wait with this start time may continue, because no later one has replaced it."""
+        """Return whether the wait with this start time may continue, because no later one replaced it."""
         return self._of(session).waiting_since == since
 
     def waits_newer(self, session: str, since: int) -> bool:

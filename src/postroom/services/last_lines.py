@@ -1,4 +1,4 @@
-"""The output of a run as people see it: the whole output, its end, or its last lines."""
+"""The output of a run as people see it: all of it, its end, or its last lines."""
 
 import json
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
 from postroom.stores.store import Transaction
 
 EVENTS: Final = 12
-"""How many of a run's newest events are searched for the last lines of its output."""
+"""Number of a run's newest events in which the last lines of its output are searched."""
 LINES: Final = 4
 _LINE: Final = 400
-"""Maximum characters of a line."""
+"""Maximum number of characters in a line."""
 
 
 def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[CanonicalEvent], int, bool]:
-    """Return up to `most` newest events of a run, the number of the newest, and whether older ones exist."""
+    """Return up to `most` newest events of a run, the newest number, and whether older events exist."""
     key = EventScope.run(run_id).key
     oldest, newest = tx.events.bounds(key)
     begin = max(newest - most, oldest - 1, 0)
@@ -26,7 +26,7 @@ def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[Canonic
 
 
 def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
-    """Return the end of a run's output from these events of its log, at most `most` characters.
+    """Return the end of a run's output, from these events of its log, in at most `most` characters.
 
     `newest` is the number of the last event. `is_cut` means that older events are missing.
     """
@@ -40,7 +40,7 @@ def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, mo
 def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
     """Return the last lines of a run's output, and the time of its newest event.
 
-    Without lines, the text is empty. Without events, the time is None.
+    The text is empty without lines, and the time is None without events.
     """
     events, _, is_cut = newest_events(tx, run_id, EVENTS)
     at = max((event.created_at for event in events), default=None)
@@ -48,10 +48,10 @@ def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
 
 
 def for_people(text: str, *, is_cut: bool) -> str:
-    """Return the last human-readable lines of a text, without incomplete lines.
+    """Return the last lines of a text that people can read, without incomplete lines.
 
-    JSON objects are left out, because they are messages of a program's protocol. The run's page shows the
-    whole output.
+    JSON objects are left out, because they are messages of a program's protocol. The page of the run shows
+    the whole output.
     """
     whole = end_of(text, len(text), begins_within=is_cut)
     lines = [line for line in without_escapes(without_unfinished(whole)).splitlines() if line.strip()]

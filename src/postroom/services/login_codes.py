@@ -1,4 +1,4 @@
-"""One-time login codes for the pages, valid on every server, and the sessions of logged-in people."""
+"""One-time login codes for the pages, which every server accepts, and the sessions of logged-in people."""
 
 import hashlib
 import hmac
@@ -13,9 +13,9 @@ from postroom.stores.mail.access import MailWrites
 from postroom.stores.mail.store import MailStore
 
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
-"""The form field with the token that ties a form to its session."""
+"""The form field with the token that binds a form to its session."""
 _TYPED: Final = ("subject", "body", "why")
-"""Fields of the pages' forms into which people type text."""
+"""The fields of the pages' forms into which people type text."""
 CODE_LIFE: Final = timedelta(minutes=10)
 MAX_CODES: Final = 20
 SESSION_LIFE: Final = timedelta(days=30)
@@ -30,7 +30,7 @@ def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 class LoginCodes:
-    """One-time codes that are valid for ten minutes. If there are more than twenty, the oldest are dropped.
+    """One-time codes that are valid for ten minutes; if there are more than twenty, the oldest are dropped.
 
     The codes are in the store, so that each server accepts the codes of all others.
     """
@@ -51,7 +51,7 @@ class LoginCodes:
         return code
 
     async def use(self, code: str) -> bool:
-        """Use up a code; return whether it was valid.
+        """Use up a code, and return whether it was valid.
 
         Raises:
             StoreError: The code could not be used up, and is still valid.
@@ -62,13 +62,13 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions that were logged out before they expired, and that no server accepts."""
+    """Sessions from which people logged out before they expired; no server accepts these sessions."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
 
     async def holds(self, session: str) -> bool:
-        """Return whether a session was logged out.
+        """Return whether a person has logged out of a session.
 
         Raises:
             StoreError: The logout state could not be read.
@@ -77,12 +77,12 @@ class EndedSessions:
         return await self._store.read(lambda tx: tx.is_session_ended(hashed))
 
     async def add(self, session: str, *, ends_at: int, form_token: str) -> None:
-        """Log out a session before it expires at `ends_at`.
+        """Log out of a session that would expire at `ends_at`.
 
         The browser of the session gets no further notifications.
 
         Raises:
-            StoreError: The session could not be logged out, and is still valid.
+            StoreError: The logout could not be stored, and the session is still valid.
         """
         hashed = _hidden(session)
 
@@ -97,15 +97,15 @@ class Sessions:
     """Issues and verifies the cookies of people who are logged in."""
 
     def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
-        """`key` is secret and derived from the server's token for this purpose."""
+        """Create the sessions of a server; `key` is derived from the server's token for this purpose."""
         self._key = key
         self._clock = clock
         self._ended = ended
-        # Cookies are not bound to a port, but two servers on one machine must not overwrite each other's.
+        # Cookies are not bound to a port, and two servers on one machine must not overwrite each other's.
         self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
 
     def issue(self) -> str:
-        """Return the value of a new session's cookie."""
+        """Return the value of the cookie for a new session."""
         ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
         payload = f"{ends_at}.{secrets.token_urlsafe(16)}"
         return f"{payload}.{self._signature(payload)}"
@@ -120,10 +120,10 @@ class Sessions:
         return session is not None and not await self._ended.holds(session)
 
     async def end(self, cookies: str) -> None:
-        """Log out the session in a Cookie header, at every server. Do nothing if it contains no session.
+        """Log out of the session in a Cookie header, at every server; without a session, do nothing.
 
         Raises:
-            StoreError: The session could not be logged out, and is still valid.
+            StoreError: The logout could not be stored, and the session is still valid.
         """
         session = self._session_in(cookies)
         if session is not None:
@@ -131,12 +131,12 @@ class Sessions:
             await self._ended.add(session, ends_at=self.ends_at(cookies) or 0, form_token=token)
 
     def ends_at(self, cookies: str) -> int | None:
-        """Return when the session in a Cookie header ends, in milliseconds; None without a session."""
+        """Return when the session in a Cookie header ends, in milliseconds, or None without a session."""
         session = self._session_in(cookies)
         return None if session is None else int(session.partition(".")[0])
 
     def form_token(self, cookies: str) -> str | None:
-        """Return the token for forms of this session; None without a session.
+        """Return the token for the forms of the session in a Cookie header, or None without a session.
 
         The token is derived from the cookie and the secret key, and reveals neither.
         """
@@ -151,12 +151,12 @@ class Sessions:
         )
 
     def seal(self, cookies: str, text: str) -> str:
-        """Return a seal which proves to this session that the server has written a text, for 10 minutes."""
+        """Return a seal that proves to this session, for 10 minutes, that the server wrote a text."""
         at = self._clock.now()
         return f"{at}.{self._signature(f'seal.{self._session_in(cookies)}.{at}.{text}')}"
 
     def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
-        """Return whether this server has sealed a text for the session in a Cookie header, not long ago."""
+        """Return whether this server sealed a text for a Cookie header's session within 10 minutes."""
         session, match = self._session_in(cookies), _SEAL.fullmatch(seal)
         if session is None or match is None:
             return False

@@ -1,4 +1,4 @@
-"""The people that the operator has added, their chats, and the messages that they write on the pages."""
+"""The people whom the operator has added, their chats, and the messages that they write on the pages."""
 
 import asyncio
 from base64 import b64encode
@@ -32,7 +32,7 @@ class PeopleService:
         reaches: Callable[[ChatAddress], bool],
         answers: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Keep the arguments.
+        """Create the service.
 
         `reaches` returns whether there is a channel to a chat, and `answers` whether `human:name` answers
         chats.
@@ -41,15 +41,15 @@ class PeopleService:
         self._reaches, self._answers = reaches, answers
 
     async def add(self, name: str, chat: str | None) -> NamedPerson:
-        """Add a person, or change or remove the chat of an existing person."""
+        """Add a person, or change or remove the chat of a person who was added before."""
         address = None if chat is None else ChatAddress.parse(chat)
         return self._person_view(await name_person(self._mail, name, address), address)
 
     async def remove(self, name: str) -> RemovedPerson:
-        """Remove a person as a recipient, but keep the person's messages.
+        """Remove a person as a recipient; the person's messages are kept.
 
-        `removed` is false if there was no such person. `answers` is true if a rule still routes chats to
-        them. In those chats, people then get a notice that nobody answers.
+        `removed` is false if there was no such person. `answers` is true if a rule still assigns chats to the
+        person. In those chats, people then get a notice that nobody answers.
         """
         person = await self._mail.store.read(lambda tx: tx.agent_addressed(PEOPLE_KEY, name))
         if person is None or person.agent.retired_at is not None:
@@ -61,7 +61,7 @@ class PeopleService:
         return {"removed": True, "answers": self._answers(f"{HUMAN}{name}")}
 
     async def everybody(self) -> Sequence[PersonView]:
-        """Return all people, in the order in which they were added."""
+        """Return all people in the order in which they were added."""
         items = await self._mail.store.read(_everybody)
         return [
             {**self._person_view(name, address), "unread": unread, "visitor": is_visitor}
@@ -90,14 +90,14 @@ def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int, bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSizes:
-    """The form's limits: characters of a subject, bytes of a text, and files."""
+    """The limits of the form: characters of a subject, bytes of a text, and number of files."""
 
     subject_chars: int
     body_bytes: int
     files: int
     file_bytes: int
     files_bytes: int
-    """Bytes of all files together."""
+    """Maximum number of bytes of all files together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class DraftFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A message that a person has written.
+    """A message that a person has written, but not sent yet.
 
-    The key of the message ensures that it is sent only once, even if the form arrives repeatedly.
+    The key ensures that the message is sent only once, even if the form arrives repeatedly.
     """
 
     name: str
-    """The person who writes it."""
+    """The person who writes the message."""
     body: str
     key: str
     to: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Draft:
     importance: Importance = "normal"
     ack_required: bool = False
     answers: int | None = None
-    """The message that this one answers; its recipients and subject come from that message."""
+    """The message that is answered, from which recipients and subject are taken."""
     to_all: bool = False
     """Whether the answer goes to all recipients of the answered message."""
     files: tuple[DraftFile, ...] = ()
@@ -132,7 +132,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A stored message, and a project whose pages show it, if possible the project of the form."""
+    """A stored message, and a project whose pages show it; if possible, the project of the form."""
 
     message: int
     slug: str
@@ -148,7 +148,7 @@ class MessageService:
 
     @property
     def limits(self) -> FormSizes:
-        """The form's limits: characters of a subject, bytes of a text, and files."""
+        """The limits of the form: characters of a subject, bytes of a text, and number of files."""
         rules = self._mail.rules
         return FormSizes(
             subject_chars=rules.max_subject_chars,
@@ -159,13 +159,13 @@ class MessageService:
         )
 
     def people(self, tx: MailReads) -> list[str]:
-        """Return the names of the people who may write on the pages, in the order they were added."""
+        """Return the names of the people who may write on the pages, in the order of their addition."""
         home = tx.project(PEOPLE_KEY)
         named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MAX_PEOPLE)
         return [agent.name for agent in named if agent.program != VISITOR]
 
     async def name(self, name: str) -> str:
-        """Add a person, and return the stored name; an existing person stays unchanged.
+        """Add a person, and return the stored name; a known person stays unchanged.
 
         Raises:
             InvalidName, NameTaken: The name is invalid or already used.
@@ -176,11 +176,11 @@ class MessageService:
         return str((await self._people.add(name, None))["name"])
 
     async def send(self, slug: str, draft: Draft) -> Posted:
-        """Send a person's message from the pages of a project. Recipients without a project are its agents.
+        """Send a person's message from a project's pages; a recipient given without a project is its agent.
 
         Raises:
             UnknownAgent: No person has this name.
-            PostroomError: The message was rejected and not stored.
+            PostroomError: The message was rejected, and not stored.
         """
         operation, arguments = await self._mail.store.read(lambda tx: _draft_operation(tx, slug, draft))
         arguments |= {
@@ -193,7 +193,7 @@ class MessageService:
         }
         sent = await self._calls.perform(operation, arguments, caller=_POSTROOM)
         if operation == "reply_message":
-            # The answered message counts as acknowledged by the person, if the person is a recipient of it.
+            # The answered message counts as acknowledged by the person, if the person is its recipient.
             person, answered = arguments["sender_name"], arguments["message_id"]
             readers = (await self._mail.store.read(lambda tx: tx.recipients([answered])))[answered]
             if any((reader.name, reader.project_slug) == (person, PEOPLE_SLUG) for reader in readers):
@@ -203,7 +203,7 @@ class MessageService:
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
 
     async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
-        """Record that a person has read or acknowledged a message that was sent to them; keep the first time.
+        """Record that a person has read or acknowledged a message; the first time is kept.
 
         Raises:
             UnknownAgent, UnknownMessage: No person has this name, or the message was not sent to them.
@@ -213,7 +213,7 @@ class MessageService:
         await self._calls.perform(operation, marked, caller=_POSTROOM)
 
     async def end_reservation(self, slug: str, name: str, reservation: int, *, reason: str) -> None:
-        """End a reservation of a project's agent on behalf of a person; the agent gets a message.
+        """End a reservation of a project's agent for a person; the agent gets a message.
 
         Raises:
             UnknownAgent: No person has this name.
@@ -230,10 +230,11 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
-        """Turn reservations of a project into shared ones, so that they no longer conflict.
+        """Make reservations of a project shared, so that they no longer conflict.
 
         Raises:
-            UnknownReservation, StateError: A reservation does not exist, or it has ended; none was changed.
+            UnknownReservation, StateError: A reservation does not exist, or it has ended; nothing was
+                changed.
         """
 
         def change(tx: MailWrites) -> None:
@@ -262,7 +263,7 @@ def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[
 
 
 def _attachment_arguments(files: Sequence[DraftFile]) -> list[dict[str, str]]:
-    """Return files in the form that operations accept."""
+    """Return files as arguments of operations."""
     return [
         {"name": draft_file.name, "content_base64": b64encode(draft_file.content).decode()}
         for draft_file in files
@@ -270,7 +271,7 @@ def _attachment_arguments(files: Sequence[DraftFile]) -> list[dict[str, str]]:
 
 
 def addressed(written: str, slug: str) -> str:
-    """Return the full address for a recipient that a person typed on a project's pages."""
+    """Return the full address of a recipient that a person typed on a project's pages."""
     if "@" in written or written.startswith(PERSONS) or written.startswith(THREAD):
         return written
     return f"{written}@{slug}"

@@ -4,9 +4,9 @@
     the relay ─▶ `perform` ─▶ what the question says now, encrypted ─▶ the push service of the browser
 
 A notification is sent only to browsers in which a person has asked for it. An effect names only the run and
-the question, so the outbox contains no text, and the notification has the state of the moment when it is
-sent. A browser shows each question once, even if a repeated effect arrives there twice, because notifications
-with the same tag replace each other.
+the question, so the outbox contains no text, and the notification shows the state at the time when it is
+sent. A browser shows each question once, even if an effect is repeated, because notifications with the same
+tag replace each other.
 """
 
 import asyncio
@@ -54,26 +54,26 @@ _LOG = get_logger(__name__)
 MAX_SHOWN: Final = 20
 """Maximum number of open questions and failures that a browser shows.
 
-One more notification says that there are more.
+If there are more items, one further notification says so.
 """
 MAX_OF_PERSON: Final = 10
-"""Maximum number of browsers of one person; a further one replaces the oldest."""
+"""Maximum number of browsers of one person; the next one replaces the oldest."""
 MAX_SUBSCRIPTIONS: Final = 200
 MAX_TEXT_LENGTH: Final = 300
-"""Maximum characters of a question in a notification."""
+"""Maximum number of characters of a question in a notification."""
 POLL: Final = timedelta(seconds=1)
 POLL_WITHOUT: Final = timedelta(seconds=30)
-"""The time for which a lost notification about the first subscription goes unnoticed."""
+"""Maximum time until the first subscription is noticed if its notification is lost."""
 _REST: Final = 5
-"""The pause after a round is this many times as long as the round, so that rounds use few resources."""
+"""The length of the pause after a round, as a multiple of the length of the round."""
 _OVERLAP_MS: Final = 5_000
-"""How far back each round reads again, because changes are not committed in the order of their times."""
+"""The time by which each round reads back, because changes are not committed in the order of their times."""
 _KEPT_MS: Final = 24 * 3_600_000
-"""How long a notification is tried, and how long it is remembered after its end."""
+"""The time for which a notification is tried, and for which it is remembered after its end."""
 _TEST_MS: Final = 10_000
-"""The shortest time between two test notifications."""
+"""The minimum time between two test notifications."""
 _SECONDS: Final = 10
-"""The time limit for a request to a push service."""
+"""The time limit of a request to a push service."""
 _MORE: Final = "more"
 _TEST: Final = "test"
 _GONE: Final = (404, 410)
@@ -81,23 +81,23 @@ _BUSY: Final = (408, 425, 429)
 
 
 class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A notification as a browser's service worker gets it; `tag` identifies its question or failed run."""
+    """A notification for a browser's service worker; `tag` identifies its question or its failed run."""
 
     tag: str
     title: str
     body: str = ""
     url: str = "/"
     answer: dict[str, str] = field(default_factory=dict)
-    """The fields of the form that a yes or no is sent with; empty if the notification only opens a page."""
+    """The fields of the form with which a yes or no is sent; empty if the notification only opens a page."""
     is_closed: bool = False
-    """Whether it replaces an earlier notification, and nobody needs to do anything."""
+    """Whether the notification replaces an earlier one, and needs no action by a person."""
     expires_at: int | None = None
-    """The time after which it is not delivered, because the question then accepts no answer."""
+    """The time after which the notification is not delivered, because the question accepts no answer then."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An open question or failure that a browser may be notified of."""
+    """An open question or failure of which a browser may be notified."""
 
     name: str
     at: int
@@ -111,11 +111,11 @@ class PushState(TypedDict):
     """The state of notifications, as a page needs it."""
 
     key: str
-    """The public key of the server, for a browser that subscribes; empty if no push service is permitted."""
+    """The server's public key for a browser that subscribes; empty if no push service is permitted."""
     is_on: bool
-    """Whether the subscription that the page asked about exists."""
+    """Whether the subscription exists about which the page asked."""
     notices: Sequence[Notice]
-    """What needs the person now; the page shows this itself if its browser cannot be reached."""
+    """The notifications that need the person now; the page shows them if the browser cannot be reached."""
 
 
 class PushNotifier:
@@ -138,7 +138,7 @@ class PushNotifier:
         contact: str,
         leases: Leases,
     ) -> None:
-        """Keep the arguments.
+        """Create the notifier.
 
         The server's key for push services is derived from the 32 bytes `secret`. Requests are made only to
         `services`. `contact` is the address at which a push service reaches the operator.
@@ -151,7 +151,9 @@ class PushNotifier:
         self._key: ServerKey | None = None
         self._tls: ssl.SSLContext | None = None
         self._seen_at = 0
-        """The time up to which rounds of this process have considered everything; 0 before the first."""
+        """The time up to which rounds of this process have considered all changes, or 0 before the first
+        round.
+        """
         leases.want(PUSH)
 
     async def state(self, cookies: str, subscription_id: str, name: str) -> PushState:
@@ -177,7 +179,7 @@ class PushNotifier:
         }
 
     async def subscribe(self, cookies: str, endpoint: str, p256dh: str, auth: str, name: str) -> str:
-        """Notify a person in a browser until its session ends; return the subscription's id.
+        """Notify a person in a browser until the session ends; return the id of the subscription.
 
         Raises:
             NotPermitted: The browser's push service is not permitted, or there are too many subscriptions.
@@ -240,11 +242,11 @@ class PushNotifier:
         return await self._store.write(change)
 
     async def unsubscribe(self, subscription_id: str) -> None:
-        """Stop notifying a browser; do nothing if it has no subscription."""
+        """Stop notifying a browser; without a subscription, do nothing."""
         await self._store.write(lambda tx: tx.push.drop([subscription_id]))
 
     async def test(self, subscription_id: str) -> None:
-        """Send a test notification, at most one in 10 seconds; do nothing without a subscription."""
+        """Send a test notification, at most one in 10 seconds; without a subscription, do nothing."""
         if await self._store.read(lambda tx: tx.push.subscription(subscription_id)) is None:
             return
         number = self._clock.now() // _TEST_MS
@@ -253,17 +255,17 @@ class PushNotifier:
     async def answer(
         self, project: str, run_id: str, number: str, answer: str, *, by: str, where: str
     ) -> Notice:
-        """Answer a question from a notification; return the notification that replaces it.
+        """Answer a question from a notification, and return the notification that replaces the former.
 
-        If the question is no longer open, the answer is ignored, and the new notification names who answered
-        it. `where` is the subscription that showed the notification; "" if a page did.
+        If the question is no longer open, the answer is ignored, and the new notification says who answered
+        the question. `where` is the subscription that showed the notification, or "" if a page showed it.
 
         Raises:
             InvalidArgument, NotPermitted: The answer is neither yes nor no, or this person may not answer.
         """
         item = _question_item(run_id, number)
         tag, url = _tag(item), _page_address(project, run_id)
-        # First, so that no round tells the browser that answers that its question was answered.
+        # Done first, so that no round tells the answering browser that the question was answered.
         await self._store.write(lambda tx: tx.push.close_notice(where, item))
         try:
             await self._questions.decide(
@@ -283,9 +285,9 @@ class PushNotifier:
         return Notice(tag=tag, title=f"You answered {answer}", body=body, url=url, is_closed=True)
 
     async def serve(self) -> None:
-        """Call `round` repeatedly until cancelled: at once after a change, otherwise once a second.
+        """Call `round` until cancelled: at once after a change, and otherwise once a second.
 
-        As long as nobody has a subscription, only check whether there is one.
+        While there is no subscription, only check for new ones.
         """
         loop, changes = asyncio.get_running_loop(), self._store.changes
         has_any = True
@@ -303,10 +305,10 @@ class PushNotifier:
             await self._timer.sleep(int(rest_ms))
 
     async def round(self) -> bool:
-        """Decide which notifications each browser shows, and store the effects that update them.
+        """Decide which notifications each browser shows, and store the effects that update the browsers.
 
         Returns:
-            Whether anybody has a subscription.
+            Whether there is any subscription.
 
         Raises:
             StoreError: Nothing was stored; the next round tries again.
@@ -319,7 +321,8 @@ class PushNotifier:
         if plan is None:
             return False
         if plan.is_news:
-            # An outdated plan does no harm: `perform` reads the question again before it sends anything.
+            # An outdated plan does no harm, because `perform` reads the question again before it sends
+            # anything.
             await self._store.write(self._leases.guarded(PUSH, plan.write))
         self._seen_at = plan.seen_at
         return True
@@ -407,7 +410,7 @@ class PushNotifier:
         return row is not None and row.status is RunDispatchStatus.DEAD_LETTER
 
     def _notice(self, tx: Transaction, item: str, name: str, form_token: str, where: str) -> Notice | None:
-        """Return a question or failure as a notification for a person; None if there is nothing to say."""
+        """Return the notification of a question or failure for a person, or None if there is none."""
         kind, run_id, number = _parts(item)
         if item == _MORE:
             body = "Besides those shown here, more questions or failed runs need you."
@@ -451,13 +454,13 @@ class PushNotifier:
         )
 
     def serves(self, target: str) -> bool:
-        """Return True: every process can send to every browser."""
+        """Return True, because every process can send to every browser."""
         return True
 
     def _meant(
         self, tx: Transaction, subscription_id: str, item: str, *, does_close: bool
     ) -> tuple[PushSubscription | None, Notice | None]:
-        """Return the subscription and the notification of an effect; None for those that do not exist."""
+        """Return the subscription and the notification of an effect, or None for a missing one."""
         subscription = tx.push.subscription(subscription_id)
         if subscription is None:
             return None, None
@@ -485,7 +488,7 @@ class PushNotifier:
         if subscription.ends_at <= now or not self._is_own(subscription):
             return Performed(also=_drop(subscription))
         if notice is None or now - row.created_at > _KEPT_MS or notice.is_closed != does_close:
-            # What was settled before it could be shown is neither shown nor closed.
+            # An item that was settled before it could be shown is neither shown nor closed.
             return Performed(
                 also=None
                 if does_close
@@ -525,7 +528,7 @@ class PushNotifier:
         if self._tls is None:
             self._tls = await asyncio.to_thread(httpx2.create_ssl_context)
         try:
-            # The environment is ignored, so that no proxy sees the secret address of the browser.
+            # Ignore the environment, so that no proxy sees the secret URL of the browser.
             async with (
                 httpx2.AsyncClient(
                     verify=self._tls, timeout=_SECONDS, follow_redirects=False, trust_env=False
@@ -578,7 +581,7 @@ class _Plan:
         self.useless: list[str] = []
         """The ids of subscriptions whose session has ended, or that are for an earlier key of the server."""
         self.effects: list[tuple[str, str, str]] = []
-        """For each effect, the subscription, the item, and `show` or `close`."""
+        """The subscription, the item, and `show` or `close` of each effect."""
 
     @property
     def is_news(self) -> bool:
@@ -642,7 +645,7 @@ def _clip(text: str) -> str:
 
 
 def _describe_end(given: GivenAnswer | None) -> str:
-    """Return how a question ended, for the notification that had asked it."""
+    """Return how a question ended, for the notification that had shown the question."""
     if given is None:
         return "This question is no longer open: it was snoozed, withdrawn or cancelled."
     word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Encrypts notifications for one browser, and proves to its push service which server sends them.
 
 RFC 8291 defines the encryption, in one record of RFC 8188: only the browser can read a notification, and its
-push service sees at most its size. RFC 8292 defines the proof (VAPID). Import this module only when it
-is needed, because its libraries take long to load.
+push service sees at most the size. RFC 8292 defines the proof (VAPID). This module should be imported only
+when it is needed, because its libraries load slowly.
 """
 
 import os
@@ -24,23 +24,23 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 MAX_BYTES: Final = 3_993
-"""Maximum bytes of a notification: every push service accepts 4,096 encrypted bytes."""
+"""Maximum number of bytes in a notification: every push service accepts 4,096 encrypted bytes."""
 _RECORD: Final = 4_096
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """The order of the curve P-256."""
 _AUTH_BYTES: Final = 16
 _PROOF_SECONDS: Final = 12 * 3600
-"""How long a proof is valid; push services accept at most 24 hours."""
+"""The time for which a proof is valid; push services accept at most 24 hours."""
 
 
 class ServerKey:
     """The key that identifies this server to push services."""
 
     def __init__(self, secret: bytes) -> None:
-        """Derive the key from 32 secret bytes; equal bytes always result in the same key."""
+        """Derive the key from 32 secret bytes; equal bytes result in the same key."""
         self._key = derive_private_key(int.from_bytes(secret, "big") % (_ORDER - 1) + 1, SECP256R1())
         self.public = encoded(_point(self._key.public_key()))
-        """The public key, as base64url."""
+        """The public key as base64url."""
 
     def proof(self, endpoint: str, *, contact: str, now: int) -> str:
         """Return the header `Authorization` for a request to an endpoint; `now` is in milliseconds."""
@@ -54,7 +54,7 @@ class ServerKey:
 
 
 def encrypted(text: bytes, p256dh: str, auth: str) -> bytes:
-    """Encrypt a text for the browser that has these keys.
+    """Encrypt a text for the browser with these keys.
 
     Raises:
         ValueError: The keys are not a point of the curve and 16 bytes, or the text is too long.
@@ -78,7 +78,7 @@ def encoded(content: bytes) -> str:
 
 
 def decoded(text: str) -> bytes:
-    """Return the bytes of base64url with or without padding.
+    """Return the bytes of a base64url text, with or without padding.
 
     Raises:
         ValueError: The text is not base64url.

@@ -1,8 +1,8 @@
-"""Open questions of runs, which people list and answer on the pages and on the command line.
+"""Open questions of runs, which people list and answer on the pages and at the command line.
 
-The first answer counts. The run records who answered, in the transaction that resumes it. If nobody answers
-in time, the run is cancelled or gets "no" as the answer, because silence never counts as approval. The
-deadline is stored with the question in the waiting run, so a server that was down still enforces it later.
+The first answer counts. The transaction that resumes the run records who answered. If nobody answers in time,
+the run is cancelled, or gets "no" as the answer, because silence never counts as approval. The deadline is
+stored with the question in the waiting run, so that a server that was down still enforces it later.
 """
 
 import asyncio
@@ -34,10 +34,9 @@ from postroom.contracts.waking import QUESTION_NUMBER, number_of
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
-from postroom.gateway.questions import answer_note, answer_run
+from postroom.gateway.questions import answer_note, answer_run, asker_of
 from postroom.gateway.replies import (
     Question,
-    asker_of,
     closed_card,
     inbound_ids_of,
     is_chat,
@@ -66,36 +65,36 @@ _LOG = get_logger(__name__)
 POLL_MS = 5_000
 SILENCE = "no answer came in time"
 TAKE_BACK_MS: Final = 8_000
-"""Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
+"""Number of milliseconds during which an answer from the pages can be withdrawn, before the agent gets it."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
 _BELOW: Final = "snoozed/"
-"""The beginning of the place of a snoozed question."""
+"""The beginning of a snoozed question's place in the list."""
 _SHOWN: Final = 80
-"""Maximum characters of each listed question."""
+"""Maximum number of characters of each listed question."""
 _OPENS_LOOKS: Final = 30
-"""How many times a number is searched for while the run that asks its question is starting."""
+"""The number of times that a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
 _LATELY_MS: Final = 7 * 24 * 3_600_000
-"""How long an answered question is still found by a part of its number."""
+"""The time after its answer during which a part of a question's number still finds the question."""
 _MOST_NUMBERED: Final = 100
 """Maximum number of questions that are read for one number, or for the beginning of one."""
 _AT_ONCE: Final = 50
-"""How many runs are read at a time to end their wait, or to store where their questions are found."""
+"""Maximum number of runs that are read at a time to handle timeouts or to index questions."""
 MAX_OPEN: Final = 50
-"""Maximum number of runs of a project or of chats whose open questions are shown on a page."""
+"""Maximum number of runs of a project, or of chats, whose open questions a page shows."""
 MAX_COUNTED: Final = 500
-"""Maximum number of open questions that are counted, and of snoozed ones that are left out of a count."""
+"""Maximum number of open questions that are counted, and of snoozed ones that a count leaves out."""
 _BATCH: Final = 50
-"""How many runs are read at a time for a list of questions."""
+"""The number of runs that are read at a time for a list of questions."""
 
 
 class QuestionService:
     """Implements the operator's routes and the pages for questions."""
 
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
-        """Keep the arguments; for `take_back_ms`, answers from the pages can be withdrawn."""
+        """Create the service; answers from the pages can be withdrawn for `take_back_ms`."""
         self._runs = runs
         self._store = runs.stores.store
         self._clock = clock
@@ -103,10 +102,9 @@ class QuestionService:
         self._surfaces = SurfaceRecords(self._store)
 
     async def questions(self, *, limit: int | None = None, after: str = "") -> Sequence[WaitingQuestion]:
-        """Return the open questions, including those of chats, the longest waiting run first.
+        """Return the open questions, including those of chats; the run that has waited longest is first.
 
-        Snoozed questions come below the others. Without a limit, every question after the place `after` is
-        returned.
+        Snoozed questions are at the end. Without a limit, every question after the place `after` is returned.
 
         Raises:
             InvalidArgument: `after` is not a place in this list.
@@ -140,10 +138,10 @@ class QuestionService:
         ]
 
     def listed(self, tx: Transaction, after: str = "") -> Iterator[OpenQuestion]:
-        """Yield the open questions of all agents, including those of chats, the longest waiting run first.
+        """Yield the open questions of all agents, with those of chats; the longest waiting run is first.
 
-        Snoozed questions come below the others. Runs are read as needed. With `after`, the list continues
-        after this place, whether or not the question there is still open.
+        Snoozed questions are at the end. Runs are read as needed. With `after`, the list continues after this
+        place, whether or not the question there is still open.
 
         Raises:
             InvalidArgument: `after` is not a place in this list.
@@ -155,7 +153,7 @@ class QuestionService:
         yield from (one for one in self._asked_after(tx, *place) if one.snoozed_until is not None)
 
     def _asked_after(self, tx: Transaction, at: int, run_id: str, number: str) -> Iterator[OpenQuestion]:
-        """Yield the open questions after a place, snoozed or not."""
+        """Yield the open questions after a place, whether they are snoozed or not."""
         run = tx.runs.threads.load_run(run_id) if number else None
         if run is not None and run.updated_at == at:
             asked = asked_in([run])
@@ -166,12 +164,12 @@ class QuestionService:
             at, run_id = runs[-1].updated_at, runs[-1].run_id
 
     def newest(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
-        """Return the questions of the last runs to ask that nobody has snoozed, oldest first."""
+        """Return the questions that are not snoozed of the runs that asked last, oldest first."""
         found = self._as_open(tx, asked_in(tx.runs.threads.asked_last(limit)))
         return [one for one in found if one.snoozed_until is None][-limit:]
 
     def snoozed(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
-        """Return the snoozed questions that are still open, those that return first first."""
+        """Return the snoozed questions that are still open, earliest end of the snooze first."""
         found = list[OpenQuestion]()
         for run_id, call_id, until in tx.mail.all_snoozed(tx.now(), MAX_COUNTED):
             run = tx.runs.threads.load_run(run_id)
@@ -182,21 +180,21 @@ class QuestionService:
         return found
 
     def count_due(self, tx: Transaction) -> int:
-        """Count the open questions of all agents that nobody has snoozed, up to `MAX_COUNTED + 1`."""
+        """Return the number of open questions that are not snoozed, up to `MAX_COUNTED + 1`."""
         return tx.runs.threads.count_asked([""], MAX_COUNTED + 1)[0]
 
     async def answer(
         self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
     ) -> AnsweredQuestion:
-        """Answer a question. A unique prefix of its number is enough.
+        """Answer a question; a unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
         another question.
 
         Raises:
-            StaleDecision: The question is not open; the error names the questions that are.
+            StaleDecision: The question is not open; the error names the open questions.
             InvalidArgument: Several numbers have this prefix, several open questions have this number, or the
-                answer is not valid for the question.
+                question does not accept the answer.
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
@@ -206,7 +204,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or the answer to it; None while it is still being asked.
+        """Return a question asked outside a run, or its answer, or None while it is still being asked.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -234,7 +232,7 @@ class QuestionService:
         return await self._store.read(look)
 
     async def answer_in_window(self, question: OpenQuestion, given: Json, client: str) -> None:
-        """Answer a question on behalf of the person at the client program whose agent asked it.
+        """Answer a question for the person at the client program whose agent asked the question.
 
         Raises:
             StaleDecision: The question has another answer, or is not open.
@@ -245,7 +243,7 @@ class QuestionService:
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
-        """Snooze a question for everybody: it stays open. With 0 ms, the question is shown again at once.
+        """Snooze a question for everybody, while it stays open; 0 ms ends the snooze.
 
         Raises:
             StaleDecision, InvalidArgument: As for `answer`.
@@ -253,7 +251,7 @@ class QuestionService:
         return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
 
     async def snooze_on_page(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
-        """Snooze a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
+        """Snooze a question of a project's run ("" for a chat's run), for a person on the pages.
 
         Raises:
             StaleDecision: The question is not open.
@@ -270,11 +268,11 @@ class QuestionService:
         return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
 
     async def note_shown(self, questions: Iterable[tuple[str, str]], where: str) -> None:
-        """Record that questions, each with its run and its number, were shown at a place."""
+        """Record that questions, each given by its run and its number, were shown at a place."""
         await self._surfaces.note(questions, where)
 
     async def show(self, number: str) -> QuestionRecord:
-        """Return the record of a question. A unique prefix of its number is enough.
+        """Return the record of a question; a unique prefix of its number is enough.
 
         Raises:
             StaleDecision: There is no such question.
@@ -369,7 +367,7 @@ class QuestionService:
         return questions[numbers.index(meant)]
 
     async def _unknown(self, number: str) -> StaleDecision:
-        """Return the error for a number that no question has; it names the questions that were asked last."""
+        """Return the error for an unknown number, which names the questions that were asked last."""
         return _stale(
             number,
             None,
@@ -380,9 +378,9 @@ class QuestionService:
         )
 
     def open_questions(self, tx: Transaction, slug: str, limit: int = MAX_OPEN) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" means those of chats.
+        """Return the open questions of a project's agents, or of chats for "", oldest first.
 
-        The list ends with the run of the question at the limit.
+        The list ends with the run of the question that reaches the limit.
         """
         return self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
 
@@ -414,7 +412,7 @@ class QuestionService:
         return sorted(answers, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
-        """Return the answer to a question of a project's run ("" for a chat's run); None if there is none."""
+        """Return the answer to a question of a project's run ("" for a chat's run), or None."""
         run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
@@ -422,11 +420,11 @@ class QuestionService:
         return self._given_answer(run, answers[0]) if answers else None
 
     async def decide(self, slug: str, run_id: str, number: str, given: Given) -> None:
-        """Answer a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
+        """Answer a question of a project's run ("" for a chat's run), for a person on the pages.
 
         Raises:
-            StaleDecision: The question is not open or no longer open; no run gets the answer.
-            InvalidArgument, NotPermitted: The answer is not valid for the question, or this person may not
+            StaleDecision: The question is not open, or no longer; no run gets the answer.
+            InvalidArgument, NotPermitted: The question does not accept the answer, or this person may not
                 answer it.
         """
         await self._hand_over(*await self._asked_in(slug, run_id, number), given)
@@ -449,7 +447,7 @@ class QuestionService:
             name = check_person_name(given.by.name, asker=asker_of(run.thread_id))
             given = replace(given, by=person(name))
         decision = question.decision(given, self._clock.now())
-        # A granted budget lets other runs start at once, and a chat shows an answer at once, so these
+        # An extended budget lets other runs start at once, and a chat shows an answer at once, so these
         # answers cannot be withdrawn.
         is_final = (
             given.at not in CAN_TAKE_BACK or is_chat(run.thread_id) or answers_budget([question.call_id])
@@ -463,7 +461,7 @@ class QuestionService:
         return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
-        """Return the error for an answer to a question of a run that is not open or no longer open."""
+        """Return the error for an answer to a run's question that is not open."""
 
         def look(tx: Transaction) -> StaleDecision:
             mine = tx.runs.threads.load_run(run_id)
@@ -473,10 +471,10 @@ class QuestionService:
         return await self._store.read(look)
 
     async def take_back(self, slug: str, run_id: str, number: str) -> AnsweredTicket:
-        """Withdraw and return an answer that a page or a notification gave: the question is open again.
+        """Withdraw an answer from a page or a notification and return it; the question is open again.
 
         Raises:
-            StaleDecision: The agent has the answer already, or the question has no such answer.
+            StaleDecision: The agent already has the answer, or the question has no such answer.
         """
         run = await self._runs.stores.threads.load_run(run_id)
         answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
@@ -519,14 +517,14 @@ class QuestionService:
 
 
 def home_of(slug: str) -> str:
-    """Return what the names of a project's threads have before their first slash; "" means those of chats."""
+    """Return the first segment of the thread names of a project, or of chats for ""."""
     return (project_threads(slug) if slug else CHAT_THREAD).partition("/")[0]
 
 
 def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
     """Return the runs with questions that have this number, or whose numbers begin with it.
 
-    By a part of its number, a question is found only while it is open or shortly after its answer.
+    A part of a number finds a question only while it is open, or shortly after its answer.
     """
     if not number:
         return ()
@@ -552,19 +550,19 @@ def _is_starting(tx: Transaction, number: str) -> bool:
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
-    """Return the open questions of runs, the longest waiting run first."""
+    """Return the open questions of runs; the run that has waited longest is first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     questions = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
     return sorted(questions, key=lambda one: (one[0].updated_at, one[0].run_id))
 
 
 def place_in_list(asked_at: int, run_id: str, number: str, *, is_snoozed: bool = False) -> str:
-    """Return the place of an open question in the list of all, after which the list can be continued."""
+    """Return the place of an open question in the list of all, after which the list can continue."""
     return f"{_BELOW * is_snoozed}{asked_at}/{run_id}/{number}"
 
 
 def _place(after: str) -> tuple[int, str, str]:
-    """Return the time, the run and the number of a place in the list; of the start if it is empty.
+    """Return the time, the run and the number of a place in the list; "" is the start of the list.
 
     Raises:
         InvalidArgument: The text is not a place in this list.
@@ -582,14 +580,14 @@ def _place(after: str) -> tuple[int, str, str]:
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:
-    """Return whether a thread belongs to a run's agent and, in a chat, to the same chat."""
+    """Return whether a thread belongs to the run's agent and, in a chat, to the same chat."""
     if is_chat(run.thread_id):
         return thread_id == run.thread_id
     return owner_of(thread_id) == owner_of(run.thread_id)
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
-    """Return the chat of a run and the person who wrote there; "" if the person is no longer known."""
+    """Return the chat of a run, and the person who wrote there, or "" if the person is no longer known."""
     source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
     return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
 
@@ -647,7 +645,7 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
 
 
 async def _remove_buttons(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
-    """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
+    """Remove the buttons from the card of a chat's question; the answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
         await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
@@ -678,7 +676,7 @@ class QuestionTimeouts:
             await self._timer.sleep(pause_ms)
 
     async def _until_next(self, began: int) -> int:
-        """Return the time until the first deadline after the round that began then; at most `POLL_MS`."""
+        """Return the milliseconds until the first deadline after `began`, but at most `POLL_MS`."""
         last = began + POLL_MS
         found = await self._runs.stores.store.read(
             lambda tx: tx.runs.threads.overdue(last, (began + 1, ""), 1)
@@ -686,7 +684,7 @@ class QuestionTimeouts:
         return max(min([last, *(ends_at for ends_at, _ in found)]) - self._clock.now(), 0)
 
     async def round(self) -> int:
-        """End the wait for questions whose deadline has passed; return how many there were.
+        """End the wait for questions whose deadline has passed; return their number.
 
         Raises:
             StoreError: Runs could not be read; the next round tries again.
@@ -707,7 +705,7 @@ class QuestionTimeouts:
         return ended
 
     async def _fill(self) -> None:
-        """Store where the questions of runs are found that a server of an older release has written."""
+        """Index the questions of runs that a server of an older release has written."""
         store = self._runs.stores.store
         while found := await store.read(lambda tx: tx.runs.threads.unnumbered(_AT_ONCE)):
 

@@ -1,4 +1,4 @@
-"""Reconstructs the steps of a run from its record, its messages, its log, and the mail of its agent."""
+"""Reconstructs the steps of a run from its record, its messages, its log, and its agent's mail."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ from postroom.stores.store import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400
-"""Maximum number of steps of a run; only the newest are returned."""
+"""Maximum number of steps of a run; only the newest ones are returned."""
 _LOOKED_AT: Final = 5_000
-"""How many of the newest entries of a run's log are searched for its steps."""
+"""Number of the newest entries in a run's log that are searched for steps."""
 _SENT: Final = 60
 _HELD: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An action of a run, or an input that it received."""
+    """An action of a run, or an input that the run received."""
 
     at: int
     kind: Kind
@@ -48,7 +48,7 @@ class Step:
     by: str = ""
     """The person who answered a question."""
     where: str = ""
-    """The surface on which a question was answered."""
+    """The interface on which a question was answered."""
     places: Sequence[str] = ()
     """The places at which a question was shown."""
     approved: bool | None = None
@@ -56,23 +56,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """Details of a run beyond its state."""
+    """Details of a run in addition to its state."""
 
     steps: Sequence[Step] = ()
     is_cut: bool = False
     prompts: Sequence[Message] = ()
     """The messages that started the run."""
     tells_steps: bool = False
-    """Whether its runner reports tool calls and model calls."""
+    """Whether the run's runner reports tool calls and model calls."""
     attempts: Sequence[Attempt] = ()
     usage: Usage = field(default_factory=Usage)
     models: Sequence[str] = ()
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
-    """The agent's reservations: all while the run is open, later those that the run has not released."""
+    """The agent's reservations. After the end of the run, only unreleased reservations are included."""
     heard_at: int | None = None
-    """The time of the newest entry of the run's log; None before the first."""
+    """The time of the newest entry in the run's log, or None before the first one."""
     output: Output = field(default_factory=partial(Output, text=""))
     """The end of the run's output."""
 

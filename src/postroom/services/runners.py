@@ -1,4 +1,4 @@
-"""The operator's routes for runners: set one, show them without their secrets, remove one."""
+"""The operator's routes for runners: set, show without secrets, and remove a runner."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class RunnerService:
     """Implements the operator's routes for runners."""
 
     def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:
-        """Keep the arguments; `check` refuses a runner that this server could not execute."""
+        """Create the service; `check` rejects a runner that this server could not execute."""
         self._mail = mail
         self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> StoredRunner:
-        """Set an agent's runner, replacing an earlier one. By default, it works in the project's folder.
+        """Set the runner of an agent; by default, it works in the folder of the project.
 
         In the answer, `waking` is the number of unread messages for which the agent now starts runs.
         """
@@ -50,17 +50,17 @@ class RunnerService:
         }
 
     async def withdraw(self, project: str, agent: str) -> bool:
-        """Remove an agent's runner; return False if it had none."""
+        """Remove the runner of an agent; return False if the agent had none."""
         return (await self._mail.set_runner(project, agent, None)).had_one
 
     async def declared(self, project: str | None) -> Sequence[RunnerView]:
-        """Return the runners of a project, or of all projects."""
+        """Return the runners in a project, or in all projects."""
         return await self._mail.store.read(lambda tx: _shown_all(tx, project))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredRunner:
-    """An agent's runner as it is stored."""
+    """The stored runner of an agent."""
 
     project: Project
     agent: Agent
@@ -69,7 +69,7 @@ class DeclaredRunner:
 
 
 def declared_runners(tx: MailReads) -> list[DeclaredRunner]:
-    """Return the runners of every agent, by agent id."""
+    """Return the runners of all agents, ordered by agent id."""
     runners: list[DeclaredRunner] = []
     after = 0
     while page := tx.runners(limit=_PAGE, after=after):

@@ -28,14 +28,14 @@ from postroom.stores.store import Transaction
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 SLOTS = 256
 STOP_WAIT_MS = 15_000
-"""The time limit in milliseconds for stopping active runs.
+"""The time limit for stopping active runs, in milliseconds.
 
-A program that is asked to exit gets a third of this time; then it is killed.
+A program that is asked to exit gets a third of this time before it is killed.
 """
 
 
 class RunService:
-    """The queue of all runs. Components register executors for their threads, and effects for ended runs."""
+    """The queue of all runs; components register executors for threads, and effects for ended runs."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -52,10 +52,10 @@ class RunService:
         """Create the queue; `is_exclusive` means that no other process executes its runs.
 
         If other processes execute runs, `leases` knows the places of this process, and which other processes
-        have ended. `claims_hold` is called with the number of milliseconds during which this process
+        have exited. `claims_hold` is called with the number of milliseconds during which this process
         certainly owns the runs that it executes.
 
-        `budgets` are the limits of runs before a person is asked; `max_pending` is the number of messages
+        `budgets` are the limits after which a person must be asked; `max_pending` is the number of messages
         that may wait on a thread.
         """
         self.stores = stores
@@ -87,12 +87,12 @@ class RunService:
         )
 
     def serve(self, threads: str, executor: RunDispatchExecutor, effects: RunEffects) -> None:
-        """Register the executor of the threads with this prefix; call this before `start`."""
+        """Register the executor for threads with this prefix; this must be done before `start`."""
         self._executors.add(threads, executor)
         self._effects.add(effects)
 
     async def start(self) -> None:
-        """Recover unfinished runs and start looking for work; repeated calls have no effect.
+        """Recover unfinished runs and start to look for work; a repeated call has no effect.
 
         Raises:
             StoreError: Unfinished runs could not be recovered.
@@ -121,10 +121,10 @@ class RunService:
             after = page[-1]
 
     async def untold_dead_letters(self) -> int:
-        """Count the dead letters that only an operator can deal with.
+        """Return the number of dead letters that only an operator can handle.
 
         The dead letter of a chat's run is not counted, because the person in the chat has received the reason
-        as an answer. If that delivery failed, the outbox has a separate dead letter.
+        as an answer. If the answer could not be delivered, the outbox has a separate dead letter.
 
         Raises:
             StoreError: The dead letters could not be counted.
@@ -153,12 +153,12 @@ class RunService:
         return longest
 
     async def stop(self) -> None:
-        """Return active runs to the queue and stop; no effect before a start."""
+        """Return active runs to the queue and stop; do nothing before a start."""
         await self.mailbox.aclose(timedelta(0))
 
 
 def project_threads(slug: str) -> str:
-    """Return the name prefix of the threads of a project's agents; "" means all projects."""
+    """Return the name prefix of the threads of a project's agents, or of all projects for ""."""
     return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
 
 
@@ -170,8 +170,8 @@ def whose(thread_id: str) -> tuple[str, str]:
 def owner_of(thread_id: str) -> tuple[str, str, str]:
     """Return the agent to which a thread belongs: its name, the slug of its project, and its chat.
 
-    One of the last two is empty. The chat is the platform and the bot through which the agent answers. All
-    are empty if the thread belongs to no agent.
+    An agent has a project or a chat, and the other part is empty. The chat is the platform and the bot
+    through which the agent answers. All parts of the result are empty if the thread belongs to no agent.
     """
     if is_chat(thread_id):
         return agent_on(thread_id) or DEFAULT_AGENT, "", target_of(thread_id)
@@ -182,7 +182,7 @@ def owner_of(thread_id: str) -> tuple[str, str, str]:
 def open_runs(
     tx: Transaction, prefix: str, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
 ) -> Iterator[RunRecord]:
-    """Yield the unfinished runs of threads whose names begin with `prefix`, by run id."""
+    """Yield the open runs on threads with this name prefix, ordered by run id."""
     after = ""
     while True:
         query = RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
@@ -194,7 +194,7 @@ def open_runs(
 
 
 def dispatches_of(tx: Transaction, status: RunDispatchStatus, prefix: str) -> Iterator[RunDispatch]:
-    """Yield the dispatches with this status on threads whose ids begin with `prefix`, oldest change first."""
+    """Yield the dispatches with this status on threads with this id prefix, oldest change first."""
     after: tuple[int, str] | None = None
     while True:
         page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)

@@ -1,4 +1,4 @@
-"""Mail schedules: messages from a person to agents that are sent repeatedly by the usual operation."""
+"""Mail schedules, which repeatedly send messages from a person to agents by the usual operation."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,14 +29,14 @@ from postroom.stores.mail.access import MailWrites
 from postroom.stores.store import SqlStore, Transaction
 
 MAIL: Final = "mail"
-"""The kind of these schedules."""
+"""The kind under which mail schedules are stored."""
 _POSTROOM: Final = Caller(postroom=True, operator=True)
 _SEND: Final = OPERATIONS["send_message"]
 _DAY: Final = 24 * 3_600_000
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message that each tick sends. A recipient given without a project is looked up in `project`."""
+    """The message that each tick sends; a recipient given without a project is looked up in `project`."""
 
     project: str
     sender: str
@@ -47,7 +47,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
     importance: Importance = "normal"
     ack_required: bool = False
     catch_up: bool = False
-    """Whether the message ends with a summary of the project since the last message of the schedule."""
+    """Whether the message ends with a summary of the project since the schedule's last message."""
 
     def command(self) -> SendMessage:
         """Return the operation that sends the message."""
@@ -103,7 +103,7 @@ class MessageTarget(Target):
         return await self._waker.write(change, key=home_of(command), readers=named_readers(command))
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return whether any recipient has not read the message of an earlier tick yet."""
+        """Return whether a recipient has not read the message of an earlier tick yet."""
         message = tx.mail.message(int(made))
         if message is None or message.recalled_at is not None:
             return False
@@ -118,7 +118,7 @@ class MailSchedules:
         self._store = store
         self.kept = Schedules(store, {MAIL: MessageTarget(mail, waker)})
 
-    async def add(  # noqa: PLR0913 - what can be chosen, by name
+    async def add(  # noqa: PLR0913 - the options, by name
         self,
         name: str,
         message: ScheduledMessage,
@@ -131,11 +131,12 @@ class MailSchedules:
         jitter: timedelta,
         replaces: bool,
     ) -> ScheduleView:
-        """Store a schedule; a repeated call has no effect.
+        """Store a schedule; repeating the call has no effect.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored.
-            UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: Its message could not be sent now.
+            UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: The schedule's message could not be
+                sent now.
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)
@@ -145,7 +146,7 @@ class MailSchedules:
         message = msgspec.structs.replace(message, project=slug, sender=sender)
         payload = msgspec.to_builtins(message)
         if not message.catch_up:
-            del payload["catch_up"]  # as earlier releases stored it, so equal schedules stay equal
+            del payload["catch_up"]  # as earlier releases stored it, so that equal schedules stay equal
         schedule = new_schedule(
             MAIL,
             name,
@@ -170,11 +171,11 @@ class MailSchedules:
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
-        """Return the schedules of a project, or all schedules, as responses show them, ordered by name."""
+        """Return the schedules of a project, or all, as responses show them, ordered by name."""
         return [shown(schedule) for schedule in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
-        """Return the schedules of a project, ordered by name; without a slug, those of all projects."""
+        """Return the schedules of a project, or of all projects without a slug, ordered by name."""
         schedules = list[Schedule]()
         while page := tx.schedules.listed(
             MAIL, after=schedules[-1].name if schedules else "", limit=MAX_LISTED
@@ -183,11 +184,11 @@ class MailSchedules:
         return [schedule for schedule in schedules if slug in ("", schedule.payload["project"])]
 
     async def slug(self, project: str) -> str:
-        """Return the slug of the project that a key names."""
+        """Return the slug of the project with this key."""
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> ScheduleView:
-        """Return a schedule; with `project`, the schedule must belong to that project.
+        """Return a schedule; with `slug`, the schedule must belong to this project.
 
         Raises:
             UnknownSchedule: No such schedule exists.
@@ -206,11 +207,11 @@ class MailSchedules:
         return shown(await self.kept.resume(MAIL, name))
 
     async def trigger(self, name: str) -> int:
-        """Send the message now, and return its number; this does not change the ticks."""
+        """Send the message of a schedule now, and return its number; the ticks do not change."""
         return int(await self.kept.trigger(MAIL, name))
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; sent messages stay. Return False if no schedule has this name."""
+        """Remove a schedule; sent messages are kept. Return False if no schedule has this name."""
         return await self.kept.remove(MAIL, name)
 
 
@@ -218,7 +219,7 @@ def _summary(context: WriteContext, project_key: str, last_id: str | None) -> st
     """Return a Markdown summary of a project since the message with this id, or of the last 24 hours."""
     last = None if last_id is None else context.tx.message(int(last_id))
     begin = context.now - _DAY if last is None else last.created_at
-    caller = Caller(postroom=True)  # readers of the pages may see everything that this caller sees
+    caller = Caller(postroom=True)  # readers of the pages may see all that this caller sees
     value = summary(
         replace(context, caller=caller), find_project(context.projects, project_key), after=None, begin=begin
     )
@@ -226,7 +227,7 @@ def _summary(context: WriteContext, project_key: str, last_id: str | None) -> st
 
 
 def shown(schedule: Schedule) -> ScheduleView:
-    """Return a mail schedule as responses show it: times as text, durations in seconds."""
+    """Return a mail schedule as responses show it, with times as text and durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {
         "name": schedule.name,

@@ -1,8 +1,8 @@
-"""Where people saw a question: by mail, in a chat, on the pages, in a notification, in a client's window.
+"""The places where people saw a question: mail, a chat, the pages, a notification, or a client's window.
 
-Mail and chats keep their own records: the message that asks, and the card with the buttons. For all other
-places, one event is stored when a question is shown there for the first time. The key of the event prevents a
-second one, so a page that is loaded again writes nothing.
+Mail and chats have their own records: the message that asks, and the card with the buttons. For all other
+places, one event is stored when a question is first shown there. The key of the event prevents a second one,
+so loading a page again writes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,17 +24,17 @@ from postroom.stores.store import SqlStore, Transaction
 _LOG = get_logger(__name__)
 KIND: Final = "question_shown"
 CAN_TAKE_BACK: Final = (PAGES, NOTIFICATION)
-"""The surfaces whose answers can be withdrawn for some seconds before the agent gets them."""
+"""The interfaces whose answers can be withdrawn for some seconds, before the agent gets them."""
 _WRITER: Final = "questions"
 _REMEMBERED: Final = 10_000
-"""Maximum number of places that a process remembers, so that it need not search their events again."""
+"""Maximum number of places that a process remembers, so that it need not search the events again."""
 _MOST_SHOWN: Final = 100
 """Maximum number of events of a run that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """A place at which a question was shown; `at` is the first time there, or None if unknown."""
+    """A place at which a question was shown; `at` is when it was first shown there, or None if unknown."""
 
     where: str
     at: int | None
@@ -48,9 +48,9 @@ class SurfaceRecords:
         self._known = set[tuple[str, str, str]]()
 
     async def note(self, shown: Iterable[tuple[str, str]], where: str) -> None:
-        """Record that questions, each with its run and its number, were shown at a place.
+        """Record that questions, each given by its run and its number, were shown at a place.
 
-        The question counts as shown even if this fails, so a failure is only logged.
+        The questions count as shown even if the record is not stored, so a failure is only logged.
         """
         new = {key: None for key in shown if (*key, where) not in self._known}
         if not new:
@@ -82,7 +82,7 @@ class SurfaceRecords:
 
 
 def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
-    """Return the places at which the questions of a run were shown, keyed by the numbers of the questions."""
+    """Return the places at which a run's questions were shown, keyed by the number of the question."""
     tickets = [*(answered.ticket for answered in run.answered), *run.open_tickets]
     surfaces: dict[str, list[Surface]] = {}
     thread = tx.chats.thread(run.thread_id)

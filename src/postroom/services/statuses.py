@@ -1,4 +1,4 @@
-"""The HTTP status of each error, used in responses to programs and on pages."""
+"""The HTTP status of each error, in responses to programs and on pages."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The view of runs for people, who can list, cancel and retry them on the pages and the command line."""
+"""The view of runs for people, who cancel and retry runs on pages and at the command line."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -70,8 +70,8 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Implements the operator's routes and the pages for runs.
 
-    Methods that take a transaction read the content of a page. A page calls all of them with the same
-    transaction, so that its parts agree with each other.
+    Methods that take a transaction read the content of a page. A page calls them with one transaction, so
+    that all parts of the page show the same state.
     """
 
     floor = staticmethod(floor_of)
@@ -83,14 +83,14 @@ class WorkService:
         mail: Mail,
         health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
     ) -> None:
-        """Keep the arguments; `health` returns the state of the server, and without it no health is shown."""
+        """Create the service; `health` returns the state of the server, and may be missing."""
         self._runs = runs
         self.store = runs.stores.store
         self._mail = mail
         self._health = health
 
     async def slug(self, project: str) -> str:
-        """Return the slug of the project that a path or slug names.
+        """Return the slug of the project with this path or slug.
 
         Raises:
             UnknownProject: No such project exists.
@@ -122,7 +122,7 @@ class WorkService:
 
         Raises:
             UnknownAgent, UnknownTask: No such person or task exists.
-            TaskNotReady: The task has ended, or the person accepts or rejects a task that is not in review.
+            TaskNotReady: The task has ended, or it is not in review and the person accepts or rejects it.
         """
 
         def change(tx: MailWrites) -> DecidedTaskView:
@@ -170,11 +170,11 @@ class WorkService:
         ]
 
     async def failed_runs(self) -> Sequence[FailedRuns]:
-        """Return all dead letters, grouped in the same way as in `failed`."""
+        """Return all dead letters, in the groups of `failed`."""
         return await self.store.read(self.failed)
 
     def active(self, tx: Transaction, most: int) -> tuple[Sequence[RunAtWork], int]:
-        """Return up to `most` active runs of all projects, in order of their start, and their number."""
+        """Return up to `most` active runs of all projects, in the order of start, and their number."""
         rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
         items = list[RunAtWork]()
         for row in rows[:most]:
@@ -193,9 +193,9 @@ class WorkService:
         return items, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents; "" means all agents and chats.
+        """Return the runs of a project's agents, or of all agents and chats for "".
 
-        Open runs come first, then dead letters, then the runs of agents (not of chats) that ended last.
+        Open runs come first, then dead letters, then the last ended runs of agents (not of chats).
         """
 
         def look(tx: Transaction) -> list[Work]:
@@ -209,9 +209,9 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, then its dead letters; "" means all projects.
+        """Return the open runs of a project, or of all projects for "", and then the dead letters.
 
-        `explained` adds why queued runs wait.
+        `explained` adds the reasons why queued runs wait.
         """
         threads = project_threads(slug) if slug else ""
         dead = [tx.runs.threads.load_run(dispatch.run_id) for dispatch in _dead(tx, threads)]
@@ -226,13 +226,13 @@ class WorkService:
     def found(self, tx: Transaction, slug: str, wanted: RunSearch) -> FoundRuns:
         """Return up to 50 runs of a project's agents ("" for all agents), last changed first.
 
-        At most 2,000 runs are read. `explained` adds why queued runs wait.
+        At most 2,000 runs are read. `explained` adds the reasons why queued runs wait.
         """
         runs, place, is_full = _found(slug, wanted, tx)
         return FoundRuns([work_of(run, dispatch_of(tx, run)) for run in runs], place, is_full)
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
-        """Return the runs, each queued run with the reason why it does not execute yet."""
+        """Return the runs; each queued run has the reason why it is not executing yet."""
         return [await self._explain(work) if work.state == "queued" else work for work in works]
 
     async def _explain(self, work: Work) -> Work:
@@ -248,7 +248,7 @@ class WorkService:
         )
 
     def counts(self, tx: Transaction, slug: str) -> WorkCounts:
-        """Count the runs of a project's agents that are open, wait for an answer, or are dead letters."""
+        """Return how many runs of a project's agents are open, wait for an answer, or are dead letters."""
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
@@ -257,7 +257,7 @@ class WorkService:
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str], most: int) -> dict[str, int]:
-        """Return, for each project, how many questions, up to `most + 1`, and failed runs need a person."""
+        """Return, for each project, how many questions, up to `most + 1`, and failed runs need people."""
         due = tx.runs.threads.count_asked([home_of(slug) for slug in slugs], most + 1)
         dead = [tx.runs.dispatches.count_dead(project_threads(slug), MAX_DEAD) for slug in slugs]
         return {slug: asked + failed for slug, asked, failed in zip(slugs, due, dead, strict=True)}
@@ -267,10 +267,10 @@ class WorkService:
         return () if self._health is None else await self._health()
 
     def work(self, tx: Transaction, named: str) -> Work:
-        """Return the run with this id or this dispatch id; a unique prefix of either is enough.
+        """Return the run with this run id or dispatch id; a unique prefix is enough.
 
-        Prefixes of run ids take precedence over those of dispatch ids. `explained` adds why a queued run
-        waits.
+        A prefix is first compared with run ids, and then with dispatch ids. `explained` adds the reason why a
+        queued run waits.
 
         Raises:
             UnknownRun: No such run exists.
@@ -298,7 +298,7 @@ class WorkService:
         return output_in(events, newest, is_cut=is_cut)
 
     async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
-        """Return a run's output after a position in its log, and the position to continue from.
+        """Return a run's output after a position in its log, and the position at which to continue.
 
         Raises:
             CursorAhead, CursorExpired: The log does not have this position.
@@ -306,7 +306,7 @@ class WorkService:
         return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
 
     def caught_up(self, tx: Transaction, slug: str, hours: int) -> CaughtUpView:
-        """Return what happened in a project within the last hours, as the tool `catch_up` does.
+        """Return what happened in a project within the last hours, like the tool `catch_up`.
 
         Raises:
             UnknownProject: No such project exists.
@@ -314,7 +314,7 @@ class WorkService:
         return catch_up(self._mail.context(tx.mail, Caller()), CatchUp(project_key=slug, hours=hours))
 
     def heard_at(self, tx: Transaction, work: Work) -> int | None:
-        """Return the time of a run's newest event, or of its start; None if it has not started."""
+        """Return the time of a run's newest event, or of its start, or None if the run has not started."""
         return last_lines(tx, work.run_id)[1] or work.started_at
 
     def story(self, tx: Transaction, run_id: str) -> Story:
@@ -334,7 +334,7 @@ class WorkService:
         )
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return when each agent's active run in a project started, keyed by lower-case agent name."""
+        """Return when the active runs of a project started, keyed by the agent's name in lower case."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))
@@ -342,16 +342,16 @@ class WorkService:
         }
 
     async def named(self, run_id: str) -> Work:
-        """Return a run that is named as in `work`, with the reason why it waits.
+        """Return the run that is named as for `work`, with the reason why it waits.
 
         Raises:
-            UnknownRun, InvalidArgument: As in `work`.
+            UnknownRun, InvalidArgument: As for `work`.
         """
         work = await self.store.read(lambda tx: self.work(tx, run_id))
         return await self._explain(work) if work.state == "queued" else work
 
     async def cancel(self, run: str) -> Work:
-        """Cancel a run that is queued, active or waiting for a person; notify its caller and return the run.
+        """Cancel a run that is queued, active or waiting; notify its caller and return the run.
 
         The questions of a waiting run are withdrawn.
 
@@ -371,14 +371,14 @@ class WorkService:
         return await self.named(work.run_id)
 
     async def replay(self, run: str) -> Work:
-        """Retry a dead letter as a new run on the same messages; return the new run.
+        """Retry a dead letter as a new run with the same messages, and return the new run.
 
-        The id of its dispatch is accepted as well. Repeated calls retry the dead letter only once. The answer
-        of a chat's run goes to the chat.
+        The id of its dispatch is accepted, too. Repeated calls retry a dead letter only once. The answer of a
+        chat's run is sent to the chat.
 
         Raises:
             UnknownRun: No such run exists.
-            IllegalTransition: The run is not a dead letter, or its caller no longer waits for its answer.
+            IllegalTransition: The run is not a dead letter, or its caller no longer waits for the answer.
         """
         work, dispatch_id = await self._given_up(run)
         if not work.can_replay:
@@ -395,7 +395,7 @@ class WorkService:
         return await self.named(result.run_id)
 
     async def discard(self, run: str) -> Work:
-        """Remove a dead letter from the list permanently, and return it. The run keeps its error.
+        """Remove a dead letter from the list permanently, and return it; the run keeps its error.
 
         Raises:
             UnknownRun: No such run exists.
@@ -416,7 +416,7 @@ class WorkService:
         return work, work.dispatch_id
 
     async def hasten(self, run: str) -> Work:
-        """Retry a queued run now, if its retry is due only later.
+        """Retry a queued run now, although its retry is due later.
 
         Raises:
             UnknownRun: No such run exists.
@@ -437,12 +437,12 @@ class WorkService:
 
 
 def _dead(tx: Transaction, prefix: str) -> list[RunDispatch]:
-    """Return the dead letters of threads with this prefix, oldest first, up to 500."""
+    """Return up to 500 dead letters of threads with this prefix, oldest first."""
     return list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), MAX_DEAD))
 
 
 def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunCursor | None, bool]:
-    """Return the runs of a search, and the position of its next page, as in `FoundRuns`."""
+    """Return the runs that a search finds, and the position of its next page, as in `FoundRuns`."""
     words = wanted.text.casefold().split()
     project = tx.mail.project(slug) if slug else None
     runs, run_records, looked, place = _newest(tx, slug, wanted), list[RunRecord](), 0, wanted.before

@@ -1,4 +1,4 @@
-"""The stores, with one package for each engine.
+"""The stores of mail, runs and chats, with one package for each database engine.
 
-All engines give the guarantees that `stores.mail.access` lists.
+On every engine, the stores give the guarantees that `stores.mail.access` lists.
 """

@@ -1,6 +1,6 @@
-"""Notifies listeners in this process, from any thread, that something about a topic may have changed.
+"""Notifies listeners in this process, from any thread, that data about a topic may have changed.
 
-A lost notification causes only a delay, never an error, because each listener also checks at intervals.
+A lost notification only causes a delay, because each listener also checks at intervals.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Final, NamedTuple, Self
 from postroom.contracts.outbox import EffectPerformer
 
 WORK: Final = "work"
-"""The topic of notifications that a dispatch may be claimable."""
+"""The topic under which listeners are notified that a dispatch may be claimable."""
 MAIL: Final = "mail"
-"""The topic of notifications that mail was written."""
+"""The topic under which listeners are notified that mail was written."""
 WAKES: Final = "wakes"
-"""The topic of notifications that a message must wake a recipient."""
+"""The topic under which listeners are notified that a message must start a run of its recipient."""
 TASKS: Final = "tasks"
-"""The topic of notifications that a task can now be claimed, or that an agent can claim another task."""
+"""The topic under which listeners are notified that a task, or a further task, can be claimed."""
 
 
 def commands_to(consumer_id: str) -> str:
-    """Return the topic under which a mailbox learns that commands for its active runs are waiting."""
+    """Return the topic by which a mailbox learns that commands for its active runs are stored."""
     return f"commands:{consumer_id}"
 
 
@@ -32,14 +32,14 @@ _MAX_LENGTH: Final = 100
 
 
 def short_topic(topic: str) -> str:
-    """Return the form of a topic that is used everywhere: a digest if it is long or not printable ASCII."""
+    """Return the short form of a topic: a hash if the topic is long or not printable ASCII."""
     if len(topic) <= _MAX_LENGTH and topic.isascii() and topic.isprintable():
         return topic
     return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 class TopicListener:
-    """Listens to one topic. Several event loops may wait for it, one after another."""
+    """Listens to one topic; several event loops may wait for it one after another."""
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
         self._forget = forget
@@ -48,7 +48,7 @@ class TopicListener:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def come(self) -> None:
-        """Wake all waiters; if there are none, the next wait returns at once."""
+        """Wake all waiters; without waiters, the next wait returns at once."""
         with self._lock:
             self._told = True
             woken, self._waiting = self._waiting, set()
@@ -56,7 +56,7 @@ class TopicListener:
             _wake(future)
 
     async def wait(self, at_most: timedelta) -> bool:
-        """Return True if a notification has arrived since the last call, or False after the time limit."""
+        """Return True when a notification has arrived since the last call, or False after `at_most`."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:
@@ -74,7 +74,7 @@ class TopicListener:
         return True
 
     def close(self) -> None:
-        """Stop listening; repeated calls have no effect."""
+        """Stop listening; a repeated call has no effect."""
         self._forget(self)
 
     def __enter__(self) -> Self:
@@ -87,19 +87,17 @@ class TopicListener:
 
 
 class ChangeNotifier:
-    """Sends notifications to the listeners of this process."""
+    """Sends notifications to listeners in this process."""
 
     performer: EffectPerformer | None = None
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, dict[TopicListener, None]] = {}
-        """The listeners, keyed by topic, in the order in which they subscribed, which is also the order of
-        waking.
-        """
+        """The listeners of each topic, in the order of subscription, in which they are also woken."""
 
     def listen(self, topic: str) -> TopicListener:
-        """Start listening to a topic: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
+        """Start to listen to a topic: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
@@ -107,7 +105,7 @@ class ChangeNotifier:
         return listener
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Wake the listeners of these topics."""
+        """Notify the listeners of these topics."""
         if not self._listeners:
             return
         topic_listeners = list[TopicListener]()
@@ -118,7 +116,7 @@ class ChangeNotifier:
             listener.come()
 
     def tell_all(self) -> None:
-        """Wake every listener, because notifications from other processes may have been lost."""
+        """Notify all listeners, because notifications from other processes may have been lost."""
         with self._lock:
             topics = list(self._listeners)
         self.tell(topics)
@@ -138,7 +136,7 @@ def _wake(future: "asyncio.Future[None]") -> None:
         return
     try:
         loop.call_soon_threadsafe(_finish, future)
-    except RuntimeError:  # the loop is closed, so nobody waits
+    except RuntimeError:  # the loop is closed, so nothing waits on it
         return
 
 
@@ -155,8 +153,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class SharedChanges(NamedTuple):
-    """Passes notifications between the servers of one database, in both directions."""
+    """Sends and receives the notifications of other servers on the database."""
 
     changes: ChangeNotifier
     share: Callable[[Collection[str]], None]
-    """Sends topics to the other processes, but not to this one."""
+    """Sends topics to the other processes, but not to this process."""

@@ -1,13 +1,13 @@
-"""Converts records to and from rows and JSON text, and reports unreadable rows as corrupt.
+"""Converts records to rows and JSON text and back, and reports unreadable rows as corrupt.
 
-The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that
-contain the same answer are stored without its text. Their column `answer_of` names the run, and each query
-for these rows reads the text from the row of that run:
+The answer of a run is stored once, in the row of the run. Messages, events and dispatches that contain the
+answer are stored without its text. Their column `answer_of` contains the id of the run, and each query for
+these rows reads the text from the row of the run:
 
     runs.body holds the text ◀─ answer_of ─ message, events, dispatch
 
-Rows refer only to a run that has ended, because its answer can no longer change. Rows written by older
-releases contain the text itself.
+Rows refer only to ended runs, because the answer of an ended run cannot change. Rows that older releases
+wrote contain the text itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """The fields of an ended run that determine the order of a conversation; all others are skipped."""
+    """The fields of an ended run that determine the order of a conversation; others are not decoded."""
 
     started_at: int | None = None
     finished_at: int | None = None
@@ -37,7 +37,7 @@ class EndedRun(Record, frozen=True, kw_only=True):
 
 
 class _RunAnswer(Record, frozen=True, kw_only=True):
-    """The answer of a run; the rest of its body is skipped."""
+    """The answer of a run; other fields of its body are not decoded."""
 
     final_output: str | None = None
 
@@ -68,13 +68,13 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     )
 }
 _NEW_VALUE = ("Invalid enum value", "Invalid value")
-"""The beginnings of msgspec's error messages about an unknown enum value or union tag."""
+"""The beginnings of msgspec's error messages for unknown enum values and union tags."""
 _ESCAPE = "\x1a"
-"""Escape character in free text, which precedes the code for U+0000 and for itself."""
+"""The escape character in free text, which precedes the codes for U+0000 and for the character itself."""
 
 
 def record(kind: type[T], row: Sequence[Any]) -> T:
-    """Build a record from the first columns of a row, in the order of the fields of its class."""
+    """Create a record from the first columns of a row, in the order of the record's fields."""
     names, truths = _fields(kind)  # type: ignore[arg-type] # a class is hashable
     values = dict(zip(names, row, strict=False))
     for name in truths:
@@ -84,13 +84,13 @@ def record(kind: type[T], row: Sequence[Any]) -> T:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a record, and those of them that are boolean; a row stores booleans as 0 or 1."""
+    """Return the fields of a record class, and its boolean fields, which rows store as 0 or 1."""
     types: dict[str, Any] = kind.__annotations__
     return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
 
 def encode(value: object) -> str:
-    """Return a record, or plain JSON data, as JSON text.
+    """Return a record or plain data as JSON text.
 
     Raises:
         InvalidRecord: A text contains a lone surrogate, which cannot be stored.
@@ -102,7 +102,7 @@ def encode(value: object) -> str:
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
-    """Decode a record; `where` names the row in error messages.
+    """Decode JSON text to a record; `where` is the name of the row in errors.
 
     Raises:
         RecordTooNew: The text contains a value that only a newer release knows.
@@ -119,7 +119,7 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
 
 
 def answer_in(run_body: str | bytes) -> str:
-    """Return the answer in the body of a run; "" for a deleted run, whose body is "{}".
+    """Return the answer in the body of a run, or "" if the run was deleted and its body is "{}".
 
     Raises:
         StoreCorrupt: The body cannot be read.
@@ -128,17 +128,17 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return the run if rows may refer to its answer; None if the run has not ended or has no answer."""
+    """Return the run if rows may refer to its answer, or None if it is open or has no answer."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 
 def is_answer(message: Message, run: RunRecord) -> bool:
-    """Return whether a message consists only of the answer of a run."""
+    """Return whether a message consists of the run's answer only."""
     return message.role is Role.ASSISTANT and message.content == (ContentBlock(text=run.final_output or ""),)
 
 
 def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Json] | None:
-    """Return an event's payload without the run's answer; None if the payload does not contain it."""
+    """Return an event's payload without the run's answer, or None if it does not contain the answer."""
     if payload.get("text") == run.final_output:
         return {**payload, "text": None}
     result = payload.get("result")
@@ -148,19 +148,19 @@ def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Jso
 
 
 def message_with(message: Message, text: str) -> Message:
-    """Return a message with the answer that its row omits."""
+    """Return a message with the answer that its row does not contain."""
     return replace(message, content=(ContentBlock(text=text),))
 
 
 def payload_with(payload: Mapping[str, Json], text: str) -> dict[str, Json]:
-    """Return a payload made by `without_answer` with the answer inserted again."""
+    """Return a payload with the answer that `without_answer` removed."""
     if "text" in payload:
         return {**payload, "text": text}
     return {**payload, "result": {**payload["result"], "response": text}}
 
 
 def decode_json(text: str | bytes, *, where: str) -> Json:
-    """Decode plain JSON data.
+    """Decode JSON text to plain data.
 
     Raises:
         StoreCorrupt: The text is not JSON.
@@ -172,25 +172,25 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
 
 
 def kept(text: str | None) -> str | None:
-    """Replace U+0000 in free text by an escape sequence, because PostgreSQL refuses the character."""
+    """Replace U+0000 in free text by an escape sequence, because PostgreSQL rejects the character."""
     if text is None or ("\0" not in text and _ESCAPE not in text):
         return text
     return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
 
 
 def told(text: str | None) -> str | None:
-    """Undo the escapes that `kept` made in free text."""
+    """Reverse the escapes that `kept` made in free text."""
     if text is None or _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
 def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
-    """Return the error for an unreadable row.
+    """Return the error for a row that cannot be read.
 
     The details of the error name the row, so that the caller can skip it.
     """
-    # a KeyError means a status that this release does not know
+    # A KeyError means a status that this release does not know.
     is_newer = isinstance(reason, RecordTooNew | KeyError)
     return (RecordTooNew if is_newer else StoreCorrupt)(
         f"{kind} {row_id!r} cannot be read: {reason}",

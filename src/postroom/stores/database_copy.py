@@ -1,4 +1,4 @@
-"""Opens both sides of a copy between engines, and makes the copy; used by `postroom database copy`."""
+"""Copies a store from one engine to the other, for `postroom database copy`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +14,7 @@ from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 
 Place = Path | tuple[str, str]
-"""A file, or the address and schema of a PostgreSQL database."""
+"""A file, or the address and the schema of a PostgreSQL database."""
 IsGone = Callable[[Mapping[str, Json]], bool]
 
 
@@ -25,12 +25,12 @@ class _Sides(NamedTuple):
 
 
 def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
-    """Copy a store and return the result as plain JSON data.
+    """Copy a store, and return the result as plain JSON data.
 
-    `is_gone` returns whether the process described in a lease has exited.
+    `is_gone` returns whether the process that a lease describes has exited.
 
     Raises:
-        PostroomError: As for `postroom.stores.moving.copy`, or a side cannot be opened.
+        PostroomError: As for `postroom.stores.moving.copy`, or one of the databases cannot be opened.
     """
     with _open_both(source, target, now=now, writes=True, is_gone=is_gone) as sides:
         done = copy(*sides)
@@ -44,10 +44,10 @@ def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[s
 
 
 def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
-    """Return the size that the copy would have; nothing is written.
+    """Return the size of a copy without making it.
 
     Raises:
-        PostroomError: The copy would be refused.
+        PostroomError: The copy would be rejected.
     """
     with _open_both(source, target, now=now, writes=False, is_gone=is_gone) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)
@@ -61,10 +61,10 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
 
 @contextmanager
 def _open_both(source: Place, target: Place, *, now: int, writes: bool, is_gone: IsGone) -> Iterator[_Sides]:
-    """Open both databases, one of which must be a file.
+    """Open both databases, one of which is a file.
 
     Raises:
-        InvalidArgument: Both use the same engine.
+        InvalidArgument: Both databases use the same engine.
         MissingExtra: The PostgreSQL driver is not installed.
     """
     match source, target:
@@ -90,7 +90,7 @@ def _open_both(source: Place, target: Place, *, now: int, writes: bool, is_gone:
     server: AbstractContextManager[Side] = postgres.opened(
         dsn, schema=schema, name=name, is_target=not is_target, is_gone=is_gone
     )
-    # The source is opened first, so that nothing is created at the target if the source is refused.
+    # Open the source first, so that nothing is created at the target if the source is rejected.
     first, second = (server, file) if is_target else (file, server)
     with first as origin, second as place:
         yield _Sides(origin, place, sqlite.shared_tables(now))

@@ -1,4 +1,4 @@
-"""The port to a database engine: transactions, maintenance of its files or server, and notifications."""
+"""The port to a database engine: transactions, maintenance of the database, and notifications."""
 
 import asyncio
 import contextlib
@@ -22,50 +22,51 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 GROUP_LIMIT: Final = 64
-"""Maximum number of changes in one commit. More changes would gain little and delay the first one."""
+"""Maximum number of changes in one commit; more changes would gain little and delay the first one."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Generic[S]):
-    """One change with its caller and its result."""
+    """A change with its caller and its result."""
 
     run: Callable[[S], Any]
     future: "asyncio.Future[Any] | None" = None
-    """The caller's future; None if no caller waits."""
+    """The future of the caller, or None if no caller waits."""
     committed: Callable[[], None] | None = None
     key: str = ""
     value: Any = None
     error: BaseException | None = None
 
     def perform(self, given: S) -> None:
-        """Run the change on the engine's thread, and keep its result or error for the caller."""
+        """Make the change in the engine's thread; store its result or error for the caller."""
         try:
             self.value = self.run(given)
         except StopIteration:
             self.error = no_stop_iteration()
-        except BaseException as error:  # the error goes to the caller, whose function raised it
+        except BaseException as error:  # the error is for the caller, whose function raised it
             self.error = error
 
 
 class PendingChanges(Generic[S]):
-    """A queue of changes for one thread."""
+    """A queue of changes that one thread makes."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
-        """The queued changes; None marks the end."""
+        """The queued changes; None marks the end of the queue."""
         self._gate = threading.Lock()
         self._closed = False
 
     async def submit(
         self, run: Callable[[S], T], *, key: str = "", committed: Callable[[], None] | None = None
     ) -> T:
-        """Run `run` on the thread, and return once its writes are durable.
+        """Call `run` in the thread, and return its result when its writes are durable.
 
-        After that, `committed` is called on the caller's event loop, even if the caller was cancelled.
+        When the writes are durable, `committed` is called on the caller's event loop, even if the caller was
+        cancelled.
 
         Raises:
             StoreClosed: This process has closed the store.
-            BaseException: The error of `run`.
+            BaseException: The error that `run` raised.
         """
         future = asyncio.get_running_loop().create_future()
         self.put(PendingChange(run=run, future=future, committed=committed, key=key))
@@ -86,7 +87,7 @@ class PendingChanges(Generic[S]):
     def stop(self) -> None:
         """Stop accepting changes.
 
-        The thread receives None after the last change. Repeated calls have no effect.
+        After the last change, the thread receives None. A repeated call has no effect.
         """
         with self._gate:
             if not self._closed:
@@ -99,7 +100,7 @@ class PendingChanges(Generic[S]):
         return self.queue.empty()
 
     def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
-        """Return a change and the next waiting ones, up to the maximum for one commit."""
+        """Return a change and the changes after it, up to the maximum for one commit."""
         group = [first]
         while len(group) < GROUP_LIMIT:
             try:
@@ -114,17 +115,16 @@ class PendingChanges(Generic[S]):
 
 
 class LookingThreads:
-    """A few threads that run functions for callers on event loops; each thread runs one function at a time.
+    """A few threads that call functions for event loops; each thread runs one function at a time.
 
-    The thread pool of `asyncio` would have more overhead than most reads take, because it uses two kinds of
-    futures.
+    The thread pool of `asyncio` has more overhead than most reads, because it uses two kinds of futures.
     """
 
     def __init__(self, count: int) -> None:
         self._pending = PendingChanges[None]()
         self.submit = self._pending.submit
-        """Runs a function on one of the threads and returns its result, or raises its error."""
-        weakref.finalize(self, self._pending.stop)  # the threads of a store that was not closed end as well
+        """Calls a function in one of the threads, and returns its result or raises its error."""
+        weakref.finalize(self, self._pending.stop)  # the threads end even if the store is never closed
         self._threads = [
             threading.Thread(target=_look_on, args=(self._pending,), name="postroom-reader", daemon=True)
             for _ in range(count)
@@ -133,7 +133,7 @@ class LookingThreads:
             thread.start()
 
     def begin(self, look: Callable[[None], object]) -> None:
-        """Run `look` without waiting for it; a failure is logged.
+        """Call `look` in a thread without waiting for it; a failure is logged.
 
         Raises:
             StoreClosed: This process has closed the store.
@@ -141,7 +141,7 @@ class LookingThreads:
         self._pending.put(PendingChange(run=look))
 
     def close(self) -> None:
-        """Stop accepting work, and wait until queued work is done; repeated calls have no effect."""
+        """Stop accepting work, and wait until the queued work is done; a repeated call has no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -152,23 +152,23 @@ def _look_on(pending: PendingChanges[None]) -> None:
         if look.future is None or not look.future.cancelled():
             look.perform(None)
             answer((look,))
-        del look  # the next function may not arrive for a long time
+        del look  # the next function may arrive much later
     pending.queue.put(None)  # for the next thread
 
 
 def no_stop_iteration() -> RuntimeError:
-    """Return the error that replaces a StopIteration, which a future cannot hold.
+    """Return the error that replaces a StopIteration.
 
-    A future cannot hold a StopIteration, so the caller that waits for the future would wait forever.
+    A future cannot hold a StopIteration, so its caller would wait forever.
     """
     return RuntimeError("a function given to the store raised StopIteration")
 
 
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
-    """Set this error on each change that has not raised an error itself."""
+    """Set this error for each change that has not raised one itself."""
     for change in group:
         if change.error is None:
-            # Each caller gets its own instance, because each raises it, and tracebacks are written into it.
+            # Each caller gets its own instance, because raising an error writes a traceback into it.
             change.error = type(error)(
                 error.message, value=error.value, remedy=error.remedy, details=error.details
             )
@@ -177,7 +177,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
 
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:
-    """Return the results to the callers; wake each event loop only once for the group."""
+    """Return the results to the callers; each event loop is woken only once for the group."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
     for change in group:
         if change.future is not None:
@@ -187,14 +187,14 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
     for loop, changes in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, changes)
-        except RuntimeError:  # the loop is closed, so no caller waits; the writes stay stored
+        except RuntimeError:  # the loop is closed, so no caller waits; the writes are stored
             continue
 
 
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
-    """Return results to all callers, then call each `committed`.
+    """Return the results to all callers, and then call each `committed`.
 
-    The event loop reports errors of these calls.
+    The event loop reports errors that these calls raise.
     """
     for change, future in changes:
         if future.done():
@@ -210,11 +210,11 @@ def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> 
 
 
 class Engine(Protocol):
-    """Runs functions that get an open transaction, on its own threads."""
+    """Runs functions within a transaction, in its own threads."""
 
     @property
     def identity(self) -> str:
-        """The name of the database to which this engine writes."""
+        """The name of the database to which the engine writes."""
         ...
 
     @property
@@ -224,21 +224,21 @@ class Engine(Protocol):
 
     @property
     def release(self) -> str:
-        """The name and version of the database, for display."""
+        """The name and the version of the database, as people see them."""
         ...
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, so that damaged pages are detected when they are read."""
+        """Whether each page has a checksum, which shows damage when the page is read."""
         ...
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in all of them."""
+        """The number of commits, and the number of changes in all these commits."""
         ...
 
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
-        """Run `look` in one consistent view.
+        """Call `look` with one consistent view of the data, and return its result.
 
         Raises:
             StoreError: The read failed.
@@ -252,43 +252,43 @@ class Engine(Protocol):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
-        """Run `change` in a transaction, and return once it is durable; the change may run more than once.
+        """Call `change` in a transaction, and return when it is durable; `change` may be called again.
 
-        Changes with the same key run in their order of arrival. `committed` is called on the caller's event
-        loop once the change is durable, even if the caller was cancelled in between.
+        Changes with the same key are made in order of arrival. When the change is durable, `committed` is
+        called on the caller's event loop, even if the caller was cancelled.
 
         Raises:
-            StoreError: The change was rolled back; nothing was written.
-            CommitUnknown: The change may or may not have been written.
+            StoreError: The change was rolled back, so nothing was written.
+            CommitUnknown: It is unknown whether the change was written.
         """
         ...
 
     async def settle(self) -> None:
-        """Update the indexes that are maintained after the commit."""
+        """Update the indexes that are not updated in each commit."""
         ...
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy of the database and verify it, unless `is_read_back` is False."""
+        """Write a consistent copy of the database; unless `is_read_back` is False, verify the copy."""
         ...
 
     async def check(self) -> list[str]:
-        """Read the whole database and return its problems."""
+        """Read the whole database, and return its problems."""
         ...
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that can be rebuilt from their tables without losing data."""
+        """Return the indexes that lack rows and can be rebuilt from their tables without losing data."""
         ...
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild these indexes.
+        """Rebuild these indexes from their tables.
 
         Raises:
-            StoreCorrupt: A problem remains; nothing was changed.
+            StoreCorrupt: A problem remains, so nothing was changed.
         """
         ...
 
     async def outline(self) -> Outline:
-        """Return the schema of the database without its data."""
+        """Return the schema of the database, without its data."""
         ...
 
     def take_room(self, sql: SqlTransaction, size: int) -> None:
@@ -300,17 +300,17 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Raise if the user lacks a permission on one of the tables, with one query for all tables.
+        """Raise an error if the user lacks a permission on a table; one query checks all tables.
 
         Raises:
-            StoreReadOnly: A permission is missing; the remedy grants it.
+            StoreReadOnly: A permission is missing; the remedy states how to grant it.
         """
         ...
 
     def share(self, topics: Collection[str]) -> None:
-        """Send these topics to other processes soon."""
+        """Send these topics to other processes in the background."""
         ...
 
     def close(self) -> None:
-        """Finish submitted work and close the engine; repeated calls have no effect. This may block."""
+        """Finish submitted work and close the engine. The call may block; a second call has no effect."""
         ...

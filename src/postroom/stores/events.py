@@ -1,4 +1,4 @@
-"""The event log within an open transaction."""
+"""The event log, as a transaction reads and writes it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """A draft with its id, and with its payload as text.
+    """An event to write, with its id, and with its payload as text.
 
-    If the caller changes the payload later, this has no effect.
+    A later change of the payload by the caller has no effect.
     """
 
     event_id: str
@@ -45,13 +45,13 @@ class WrittenEvent:
     payload: str
     digest: str | None
     answer: RunRecord | None
-    """The run whose row contains the answer that was omitted from the payload."""
+    """The run whose row contains the answer that the payload omits."""
 
     @classmethod
     def of(
         cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Convert a draft to its written form; if it contains the answer of the run `answer`, omit that."""
+        """Convert a draft to its written form, without the answer of the run `answer`."""
         keyed = draft.options.idempotency_key is not None
         rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(
@@ -64,7 +64,7 @@ class WrittenEvent:
 
 
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
-    """Return the queries that precede an append: for the newest numbers of the scopes, and for the key."""
+    """Return the queries that an append needs: the newest numbers of the scopes, and the key."""
     looks: list[Look] = []
     for event in written:
         scopes = [scope.key for scope in event.draft.scopes]
@@ -77,7 +77,7 @@ def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
 
 
 class EventTables(Tables):
-    """The rows of the log."""
+    """The rows of the event log."""
 
     def append(
         self,
@@ -86,11 +86,11 @@ class EventTables(Tables):
         at: int | None = None,
         ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
-        """Append events to their scopes; for a repeated key, return the event stored first.
+        """Append events to their scopes; for a repeated key, return the event that was stored first.
 
-        `at` is the time at which they happened; by default, it is the time of the transaction. If an event
-        contains the answer of `ended_run`, which is already stored, the event refers to that run instead of
-        storing the text again.
+        `at` is when the events happened, by default the time of the transaction. If an event contains the
+        answer of `ended_run`, which is already stored, the event refers to this run instead of storing the
+        text again.
 
         Raises:
             IdempotencyConflict, VersionConflict: As for `EventStore.append`.
@@ -107,15 +107,14 @@ class EventTables(Tables):
         ended_run: RunRecord | None = None,
         claim: Claim | None = None,
     ) -> None:
-        """Add an event to the scopes of its thread and its run; see `append`.
+        """Add an event to the scopes of its thread and its run, like `append`.
 
-        No event is written if its key was used before, or if the claim of the execution was lost.
+        The event is not written if its key was used before, or if the execution has lost its claim.
 
-        Nothing is read before the write, because the caller needs neither the event's number nor an earlier
-        event.
+        The write needs no read before it, because the caller needs no number and no earlier event.
         """
         options, answer, now = draft.options, with_answer(ended_run), self._now()
-        event_id = f"evt_{now:012x}{self._new_id()[:20]}"  # the index of ids grows at its end
+        event_id = f"evt_{now:012x}{self._new_id()[:20]}"  # ids are appended at the end of their index
         rest = None if answer is None else without_answer(draft.payload, answer)
         scopes = tuple(map(attrgetter("key"), draft.scopes))
         thread, run = scopes
@@ -145,9 +144,9 @@ class EventTables(Tables):
         self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Append an internal event to one scope. The event has no key, so no query is needed.
+        """Append an internal event to one scope; it has no key, so nothing must be read before.
 
-        The scope's key must not contain any character that JSON escapes.
+        The scope's key must not contain a character that JSON escapes.
         """
         values = {
             "scope": scope,
@@ -162,7 +161,7 @@ class EventTables(Tables):
         self._tell(scope)
 
     def write(self, new: Sequence[tuple[WrittenEvent, CanonicalEvent]]) -> None:
-        """Write the new events, and notify the listeners of their scopes."""
+        """Write new events, and notify the listeners of their scopes."""
         for written, event in new:
             options = written.draft.options
             self._sql.run(
@@ -190,12 +189,12 @@ class EventTables(Tables):
             self._tell(*event.sequences)
 
     def newest(self, scope: str) -> int:
-        """Return the number of the newest event of a scope; 0 if there is none."""
+        """Return the number of the newest event in a scope, or 0 if there is none."""
         row = self._sql.one("events.newest", {"scope": scope})
         return row[0] if row else 0
 
     def bounds(self, scope: str) -> tuple[int, int]:
-        """Return the numbers of a scope's oldest and newest event; (1, 0) if it is empty."""
+        """Return the numbers of the oldest and the newest event in a scope; (1, 0) if it is empty."""
         [[oldest]], [[newest]] = self._sql.ask(
             ("events.oldest", {"scope": scope}), ("events.newest", {"scope": scope})
         )
@@ -204,19 +203,19 @@ class EventTables(Tables):
     def of_scope(
         self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
     ) -> list[tuple[int, CanonicalEvent]]:
-        """Return the events of a scope after a number, each with its own number.
+        """Return the events of a scope after a number, each with its number.
 
-        `kinds` restricts the result.
+        `kinds` restricts the result to these kinds of events.
         """
         rows = self._sql.all("events.events", _parameters(scope, after, limit, kinds))
         return [(row[-1], _event(row)) for row in rows]
 
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
-        """Delete up to `limit` of a scope's oldest events, but keep the newest `keep`.
+        """Delete up to `limit` of the oldest events in a scope, except the newest `keep`.
 
         Return the number of deleted events.
 
-        The events must not belong to another scope. The numbering continues as before.
+        The events must belong to no other scope. New events continue the numbering.
         """
         oldest, newest = self.bounds(scope)
         last = min(newest - max(keep, 1), oldest - 1 + limit)
@@ -226,7 +225,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete scopes with all their events; no events may be added to these scopes afterwards."""
+        """Delete scopes with all their events; no event may be added to these scopes later."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
@@ -260,7 +259,7 @@ class EventTables(Tables):
         return EventPage(events=tuple(map(_event, rows)), cursor=cursor)
 
     def load(self, event_id: str) -> CanonicalEvent | None:
-        """Return one event."""
+        """Return the event with this id, or None."""
         row = self._sql.one("events.event", {"event_id": event_id})
         return _event(row) if row else None
 
@@ -272,9 +271,9 @@ def _parameters(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -
 def appending(
     written: Sequence[WrittenEvent], found: Found, now: int
 ) -> tuple[tuple[CanonicalEvent, ...], list[tuple[WrittenEvent, CanonicalEvent]]]:
-    """Number events after the newest numbers that `event_looks` found; return all events, and the new ones.
+    """Number events after the newest numbers of their scopes; return all events, and the new ones.
 
-    A repeated key returns the event stored first.
+    For a repeated key, the event that was stored first is returned.
 
     Raises:
         IdempotencyConflict, VersionConflict: As for `EventStore.append`.
@@ -334,7 +333,7 @@ def _number(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Canon
 
 
 def _event(row: Row) -> CanonicalEvent:
-    """Map the columns of `events` from `event_id` to `schema_version`, and the body of the answer's run.
+    """Convert the columns of `events`, from `event_id` to `schema_version`, and the body of a run.
 
     Raises:
         StoreCorrupt: The row cannot be read.

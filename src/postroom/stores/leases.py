@@ -1,4 +1,4 @@
-"""Stores leases within an open transaction."""
+"""Reads and writes leases within a transaction."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -12,7 +12,7 @@ class LeaseTables(Tables):
     """The rows of `leases`."""
 
     def listed(self) -> list[Lease]:
-        """Return all leases in order of name, including expired ones."""
+        """Return all leases ordered by name, including expired ones."""
         return list(map(_lease, self._sql.all("leases.listed")))
 
     def put(self, lease: Lease) -> None:
@@ -20,17 +20,17 @@ class LeaseTables(Tables):
         self._sql.run("leases.put", {**asdict(lease), "about": encode(dict(lease.about))})
 
     def renew(self, names: Collection[str], until: int) -> None:
-        """Set a new end for these leases."""
+        """Set a new end of these leases."""
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove these leases together with their fences."""
+        """Delete these leases with their fences."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:
-        """Return whether `holder` has the lease with this fence; lock it until this transaction ends."""
+        """Return whether `holder` has the lease with this fence; lock it until the transaction ends."""
         parameters = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
-        # the row is written, so that no other transaction can write it
+        # a write to the row keeps other transactions from writing it
         return self._sql.changed("leases.hold", parameters) > 0
 
 

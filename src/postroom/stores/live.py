@@ -1,4 +1,4 @@
-"""Live commands: the subscription of a listener, and the channels within one process."""
+"""Live commands: the subscription of a listener, and channels within one process."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ from postroom.contracts.live import (
 
 
 class Subscription:
-    """Yields the commands for one target, in order, until it is closed; closing it calls `forget` once."""
+    """Yields the commands for one target in order, until it is closed; closing it calls `forget` once."""
 
     def __init__(self, key: str, target: LiveRunTarget, forget: Callable[["Subscription"], None]) -> None:
         self.key = key
@@ -28,11 +28,11 @@ class Subscription:
         self._closed = False
 
     def __aiter__(self) -> "Subscription":
-        """Iterate over commands as they arrive; one iteration at a time."""
+        """Iterate over commands as they arrive; only one iteration at a time is allowed."""
         return self
 
     async def __anext__(self) -> LiveCommandEntry:
-        """Return the next command whose sender is still waiting."""
+        """Return the next command whose sender still waits."""
         while not self._closed:
             while self._queue:
                 entry = self._queue.popleft()
@@ -50,7 +50,7 @@ class Subscription:
         self._changed.set()
 
     def close(self) -> None:
-        """End the subscription and drop unhandled commands; repeated calls have no effect."""
+        """End the subscription and drop unhandled commands; a repeated call has no effect."""
         if self._closed:
             return
         self._closed = True
@@ -65,8 +65,7 @@ class Subscription:
 class LocalLiveChannels:
     """Delivers commands to the runs of this process.
 
-    A sender waits at most `accept_within_ms` for the receipts; after that, commands without a receipt are
-    withdrawn.
+    A sender waits for receipts for at most `accept_within_ms`; then commands without a receipt are withdrawn.
     """
 
     def __init__(self, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -75,7 +74,7 @@ class LocalLiveChannels:
         self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; it counts as delivered if one of them accepts it."""
+        """Pass a command to all listeners of its target; one of them must accept it."""
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
         listeners = [subscription for listener, subscription in there.items() if target.matches(listener)]
@@ -101,7 +100,7 @@ class LocalLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Start listening for commands to this target; an earlier listener for the target is replaced."""
+        """Start to listen for commands to this target; an earlier listener of the target is replaced."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:
@@ -118,7 +117,7 @@ class LocalLiveChannels:
 
 
 class _Verdict:
-    """Whether a command was accepted. This is known as soon as every receipt has been settled."""
+    """Whether a command was accepted, which is known when all its receipts are settled."""
 
     def __init__(self, receipts: int) -> None:
         self.complete = asyncio.Event()

@@ -1,13 +1,13 @@
-"""Reads the numbered steps of a schema, and determines which steps are missing.
+"""Reads the numbered steps of the database schema, and determines which steps are missing.
 
 Servers of two releases may share a PostgreSQL database, and the newer server migrates it. Therefore a step
-either keeps everything that the previous release uses, or contains a separate line. The separate line names
-an earlier step: the release of that step no longer uses what this step removes.
+keeps everything that the previous release uses, or contains a line that names an earlier step. The release
+with that earlier step no longer uses what the new step removes.
 
     -- after: 0031
 
 A step with this line is applied only if all running servers know step 31. Afterwards, servers that do not
-know step 31 are refused.
+know step 31 are rejected.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import Final
 from postroom.contracts.errors import SchemaTooNew, StateError, StoreCorrupt, WrongStore
 
 UNFINISHED: Final = 2**31 - 1
-"""The number of a pseudo step that marks an incomplete copy into the database; no release knows this step."""
+"""The number of a pseudo step that marks an unfinished copy into the database; no release knows this step."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _AFTER: Final = re.compile(r"^-- after: (\d{4})$", re.MULTILINE)
 _TABLE: Final = re.compile(
@@ -36,7 +36,7 @@ name.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One step: its number, its name and its statements."""
+    """A step of the schema: its number, its name and its statements."""
 
     version: int
     name: str
@@ -44,12 +44,12 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of the statements, which reveals a modified step."""
+        """The SHA-256 of the statements, which shows whether the step was modified."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
     def after(self) -> int:
-        """The step that a server must know to use the database after this step; 0 if any server may."""
+        """The oldest step whose servers can use the database after this step; 0 allows every server."""
         match = _AFTER.search(self.sql)
         return int(match[1]) if match else 0
 
@@ -67,7 +67,7 @@ def shipped_migrations(engine: str) -> tuple[Migration, ...]:
 
 @cache
 def tables_of(engine: str) -> frozenset[str]:
-    """Return the tables that exist in a database after all steps of this release."""
+    """Return the tables that a database has after all steps of this release."""
     tables = frozenset[str]()
     for step in shipped_migrations(engine):
         for verb, old, new in _TABLE.findall(step.sql):
@@ -80,9 +80,10 @@ def tables_of(engine: str) -> frozenset[str]:
 
 
 def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str]:
-    """Return a fault for each table that this release uses and that does not exist.
+    """Return a problem for each table that this release uses and that does not exist.
 
-    `newest` is the last applied step. A database is checked only if it has exactly the steps of this release.
+    `newest` is the last applied step. The database is checked only if it has exactly the steps of this
+    release.
     """
     if newest != newest_of(shipped_migrations(engine)):
         return []
@@ -90,22 +91,22 @@ def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str
 
 
 def newest_of(steps: Sequence[Migration]) -> int:
-    """Return the number of the last step; 0 if there are no steps."""
+    """Return the number of the last step, or 0 if there are none."""
     return max((step.version for step in steps), default=0)
 
 
 def missing_migrations(
     applied: Mapping[int, str], known: Sequence[Migration], *, needed: int | None = None
 ) -> list[Migration]:
-    """Return the steps to apply; `applied` has the checksum of each applied step.
+    """Return the steps that must be applied; `applied` contains the checksum of each applied step.
 
     A release that knows the step `needed` may use a database with newer steps; without `needed`, newer steps
-    are refused.
+    are an error.
 
     Raises:
         SchemaTooNew: The database has unknown steps, and this release can no longer use it.
-        StoreCorrupt: An applied step differs from the shipped step.
-        WrongStore: A copy into the database is incomplete.
+        StoreCorrupt: An applied step differs from the step in this release.
+        WrongStore: A copy into the database is unfinished.
     """
     if UNFINISHED in applied:
         raise WrongStore(
@@ -128,7 +129,7 @@ def missing_migrations(
 
 
 def refuse_old(applied: Mapping[int, str], engine: str) -> None:
-    """Raise if a database lacks a step of this release or has steps that this release does not know.
+    """Raise an error if a database lacks a step of this release, or has steps that it does not know.
 
     Raises:
         StateError: The database lacks a step. SchemaTooNew, StoreCorrupt, WrongStore: As for

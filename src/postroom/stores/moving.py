@@ -1,9 +1,9 @@
-"""Copies a store from one engine to the other: all tables, row by row, with ids and cursors.
+"""Copies a store to the other engine: all tables, row by row, with ids and cursors.
 
     marked as incomplete ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
 
-Rows are copied in key order, a few thousand per transaction, so that an interrupted copy continues after the
-last key in the target. Servers refuse to open a database that has the mark. A new target has the mark from
+Rows are copied in key order, a few thousand per transaction, so that an interrupted copy can continue after
+the last key in the target. Servers do not open a database that has the mark. A new target has the mark from
 the start, so that no server can mistake it for an empty store. The source is only read.
 """
 
@@ -18,21 +18,21 @@ from postroom.stores.sql_transaction import Row
 
 AT_ONCE: Final = 2_000
 AT_ONCE_WITH_BYTES: Final = 20
-"""Number of rows per transaction for tables with file contents."""
+"""Number of rows per transaction in tables with file contents."""
 LEFT_OUT: Final = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts", "threads")
-"""Prefixes of tables that are not copied: applied steps, counters, and indexes, which are rebuilt."""
+"""Prefixes of the tables that are not copied: applied steps, counters, and indexes, which are rebuilt."""
 _ALWAYS_THERE: Final = ("probe", "store_identity")
-"""Tables that may already contain a row in a new store."""
+"""The tables that may already contain a row in a new store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table that is the same on both engines."""
+    """A table that exists on both engines in the same form."""
 
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    """The columns of a unique key; rows are read in its byte order."""
+    """The columns of a unique key, in whose byte order the rows are read."""
     has_bytes: bool
 
     @property
@@ -46,17 +46,17 @@ class Table:
 
 
 class Side(Protocol):
-    """A store that no other process uses during a copy. A source is only read."""
+    """A store that no other process uses during a copy; a source is only read."""
 
     name: str
-    """The name of the database for display, without a password."""
+    """The name of the database as people see it, without a password."""
 
     def store_id(self) -> str:
         """Return the id of the store; empty if it has none."""
         ...
 
     def newest_message(self) -> int:
-        """Return the highest number that was ever assigned to a message."""
+        """Return the highest number that a message ever had."""
         ...
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
@@ -72,21 +72,21 @@ class Side(Protocol):
         ...
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this database is incomplete.
+        """Return the id of the store of which this database is an unfinished copy.
 
-        Return None if there is no such store.
+        Return None if this database is not an unfinished copy.
         """
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and record the start of a copy, in one transaction.
+        """Empty these tables and record the start of a copy, in one transaction.
 
         A new store is created together with the mark.
         """
         ...
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, in one transaction.
+        """Write rows in one transaction.
 
         Raises:
             InvalidRecord: The engine cannot store a value.
@@ -94,7 +94,7 @@ class Side(Protocol):
         ...
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, set the number sequences beyond the used numbers, and remove the mark last."""
+        """Fill the indexes, move the number sequences past the used numbers, and remove the mark last."""
         ...
 
 
@@ -103,7 +103,7 @@ class Copied:
     """The result of a copy."""
 
     rows: Mapping[str, int]
-    """Number of compared rows, keyed by table."""
+    """The number of compared rows, keyed by table."""
     went_on: bool
     """Whether the copy continued an interrupted one."""
 
@@ -112,10 +112,9 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
     """Copy a store into an empty one, or continue an interrupted copy.
 
     Raises:
-        StateError: The target contains other data; nothing was changed.
-        StoreCorrupt: After copying, a row differs between the two sides; the target stays marked as
-            incomplete.
-        InvalidRecord: The other engine cannot store a value; the target stays marked.
+        StateError: The target contains other data, and nothing was changed.
+        StoreCorrupt: A copied row differs from its original; the target stays marked as unfinished.
+        InvalidRecord: The other engine cannot store a value; the target stays marked as unfinished.
     """
     went_on = is_continued(source, target, tables)
     if not went_on:
@@ -137,7 +136,7 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
 
 
 def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
-    """Return whether the target has an incomplete copy of this store; if not, the target is empty.
+    """Return whether the target is an unfinished copy of this store; otherwise the target is empty.
 
     Raises:
         StateError: The target contains other data, or the source has no id.
@@ -174,7 +173,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
 
 
 def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Copy a table, and yield the number of rows that each step has copied."""
+    """Copy a table, and yield the number of rows that were copied after each step."""
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
@@ -183,7 +182,7 @@ def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
 
 
 def _compare_table(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Compare a table, and yield the number of rows found equal so far.
+    """Compare a table, and yield the number of equal rows after each step.
 
     Raises:
         StoreCorrupt: A row differs.

@@ -1,4 +1,4 @@
-"""The outbox within an open transaction."""
+"""The outbox, as a transaction reads and writes it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 
 _LINE: Final = ("kind", "target", "order_key")
 _WINDOW: Final = 64
-"""Number of a target's oldest effects that are examined before the first effect of each order key is."""
+"""Number of a target's oldest effects that are examined, before the first effect of each order key is."""
 _FIRST_ORDERS: Final = 8
-"""Number of a target's order keys for which a poll examines the first effect."""
+"""Number of a target's order keys of which a poll examines the first effect."""
 
 
 WrittenEffect = tuple[str, OutboxDraft, str, int | None]
-"""An effect's id, its draft, its payload as text, and the length in ms of this process's claim, or None if it
-claims none.
-"""
+"""The id of an effect, its draft, its payload as text, and how long this process claims it in ms, or None."""
 NewEffects = Sequence[tuple[OutboxMessage, str]]
-"""Effects that were not stored yet, each with its payload as text."""
+"""Effects that are not stored yet, each with its payload as text."""
 
 
 class OutboxTables(Tables):
@@ -40,10 +38,10 @@ class OutboxTables(Tables):
         super().__init__(tx)
         self._performer = tx.performer
         self.claimed: list[OutboxMessage] = []
-        """Effects that are stored as claimed. The performer starts to perform them after the commit."""
+        """The effects that are stored as claimed; the performer performs them after the commit."""
 
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        """Store effects; if kind, target and key have been used before, return the effect stored first.
+        """Store effects; for a repeated key of a kind and target, return the effect that was stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -54,7 +52,7 @@ class OutboxTables(Tables):
         return effects
 
     def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
-        """Return drafts in written form, each with the length of this process's claim, or None."""
+        """Return drafts in their written form, each with the length of this process's claim, or None."""
         ask = None if self._performer is None else self._performer.lease_ms
         return [
             (
@@ -71,7 +69,7 @@ class OutboxTables(Tables):
     ) -> tuple[tuple[OutboxMessage, ...], NewEffects]:
         """Return the effects as they will be stored, and the new ones with their payloads as text.
 
-        If `effect_looks` found an effect for a key, that effect is returned. An effect that this process
+        If `effect_looks` found an effect for a key, this effect is returned. An effect that this process
         performs at once is stored as claimed, unless another effect with its order key is open.
 
         Raises:
@@ -124,16 +122,16 @@ class OutboxTables(Tables):
             self._tell(OUTBOX)
 
     def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return the waiting and claimed effects of a kind, oldest first."""
+        """Return the pending and claimed effects of a kind, oldest first."""
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
     def backlog(self, kind: str) -> Backlog:
-        """Return how many effects of a kind wait, the time of the oldest, and the number of dead letters."""
+        """Return the number of a kind's pending effects and dead letters, and the oldest effect's time."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the kind and target of all effects of these kinds that can be claimed now."""
+        """Return the kinds and targets of all effects of these kinds that can be claimed now."""
         now = self._now()
         asks = [("outbox.targets", {"kind": kind, "now": now, "orders": _FIRST_ORDERS}) for kind in kinds]
         targets: list[tuple[str, str]] = []
@@ -144,7 +142,7 @@ class OutboxTables(Tables):
         return targets
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
-        """Return due effects among a target's oldest effects or, if none of these is due, among all."""
+        """Return the due effects among a target's oldest ones, or among all if no old one is due."""
         parameters = {"kind": kind, "target": target, "now": now, "limit": limit}
         among_first = self._sql.all("outbox.due", {**parameters, "window": max(_WINDOW, 2 * limit)})
         return among_first or self._sql.all("outbox.due_far_behind", parameters)
@@ -152,11 +150,11 @@ class OutboxTables(Tables):
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        The result includes effects whose claim by another process has expired.
+        Effects whose claim by another process has expired are included.
 
-        An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
-        effects with the same order key, only the oldest one that is neither delivered nor a dead letter is
-        claimed. The caller must hold `line_lock`.
+        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead.
+        Among effects with the same order key, only the oldest open effect is claimed. The caller must hold
+        `line_lock`.
         """
         now, token = self._now(), self._new_id()
         taken: list[OutboxMessage] = []
@@ -183,13 +181,13 @@ class OutboxTables(Tables):
         return tuple(taken)
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
-        """Record that effects were performed; return the number of claims that were still valid.
+        """Record that effects were performed; return how many claims were still valid.
 
         Ids and tokens correspond by position. `keyed` states whether the first effect has a key; effects with
         and without keys may be mixed.
 
         Raises:
-            ValueError: There are more ids than tokens, or more tokens than ids.
+            ValueError: The numbers of ids and tokens differ.
         """
         values = {"ids": outbox_ids, "claims": _claims(outbox_ids, tokens)}
         statements = ["outbox.keep_performed", "outbox.remove_performed"]
@@ -200,11 +198,11 @@ class OutboxTables(Tables):
         return done
 
     def note_steps(self, outbox_id: str, steps_done: int) -> None:
-        """Store the number of an effect's completed steps; a lower number changes nothing."""
+        """Store the number of completed steps of an effect; a lower number changes nothing."""
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
-        """Notify the performers if another effect with the same order key as one of these is waiting."""
+        """Notify the performers if another effect with the order key of one of these is pending."""
         looks = dict[tuple[str, ...], Look]()
         for row in performed:
             if row.order_key:
@@ -226,14 +224,14 @@ class OutboxTables(Tables):
     ) -> list[OutboxStatus]:
         """Release effects for a later attempt.
 
-        If `final` is set or no attempt is left, make them dead letters.
+        With `final`, or without an attempt left, they become dead letters.
 
-        Return the new state of each effect that was still claimed. `may_have_arrived` records for later
-        claims that an effect may have been performed; if it is not set, the earlier record stays unchanged.
-        An effect that is `untried` does not use up an attempt. Ids and tokens correspond by position.
+        Return the new state of each effect that was still claimed. `may_have_arrived` records that an effect
+        may have been performed; without it, an earlier record stays unchanged. An effect that is `untried`
+        does not use up an attempt. Ids and tokens correspond by position.
 
         Raises:
-            ValueError: There are more ids than tokens, or more tokens than ids.
+            ValueError: The numbers of ids and tokens differ.
         """
         values = {
             "ids": outbox_ids,
@@ -251,25 +249,25 @@ class OutboxTables(Tables):
     ) -> None:
         """Make claimed effects of these kinds due again, and record that they may have been performed.
 
-        The caller must know that no process is performing them.
+        The caller must know that no process is performing the effects.
 
-        With `target`, only the target's effects are released, except those whose ids are in `besides`.
+        With `target`, only effects of this target are released, except those with ids in `besides`.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return dead letters, ordered by id, after the last one that was seen.
+        """Return dead letters ordered by id, after the last one that the caller has seen.
 
-        `kind` restricts the result.
+        `kind` restricts the result to one kind.
         """
         rows = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, rows))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; reset its count of attempts, but keep its last error.
+        """Make a dead letter pending and due now; its attempts are reset to 0, but its last error is kept.
 
-        Return None if it is not a dead letter. If several callers revive it at the same time, only one gets
-        it.
+        Return None if it is not a dead letter. If several callers revive it at the same time, only one of
+        them gets it.
         """
         row = self._sql.one("outbox.revive", {"outbox_id": outbox_id, "now": self._now()})
         if row is None:
@@ -278,17 +276,17 @@ class OutboxTables(Tables):
         return _effect(row)
 
     def discard(self, outbox_id: str) -> bool:
-        """Mark a dead letter as performed without performing it; its key still counts as used.
+        """Mark a dead letter as performed, without performing it; its key stays used.
 
-        Return False if it is not a dead letter. If several callers discard it at the same time, only one
-        succeeds.
+        Return False if it is not a dead letter. If several callers discard it at the same time, only one of
+        them succeeds.
         """
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
     def purge(self, older_than: int, limit: int) -> int:
-        """Remove up to `limit` performed effects that have a key, oldest first; return their number.
+        """Delete up to `limit` performed effects with a key, oldest first; return their number.
 
-        The key of a removed effect counts as unused.
+        The key of a deleted effect counts as unused.
         """
         gone = self._sql.changed("outbox.purge", {"older_than": older_than, "limit": max(0, limit)})
         if gone:
@@ -297,14 +295,14 @@ class OutboxTables(Tables):
 
 
 def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Return ids and tokens in the combined form that the statements compare."""
+    """Return ids and tokens in the combined form that statements compare."""
     return [f"{outbox_id} {token}" for outbox_id, token in zip(outbox_ids, tokens, strict=True)]
 
 
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
-    """Return the queries that are needed before effects are stored.
+    """Return the queries that must be made before effects are stored.
 
-    The queries find effects with the same keys, and open effects that come earlier in the same order.
+    The queries find effects with the same keys, and open effects that precede these under the same order key.
     """
     looks: list[Look] = []
     for _, draft, _, lease_ms in written:
@@ -317,7 +315,7 @@ def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
 
 
 def _columns(draft: OutboxDraft | OutboxMessage, outbox_id: str, now: int) -> dict[str, Any]:
-    """Return the columns that an effect and its row have in common."""
+    """Return the columns that an effect and its row share."""
     return {
         "outbox_id": outbox_id,
         "kind": draft.kind,
@@ -342,7 +340,7 @@ def _claim(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage
 
 
 def _effect(row: Row) -> OutboxMessage:
-    """Return what a row of `outbox` contains.
+    """Convert a row of `outbox` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -1,6 +1,6 @@
-"""The outline of a database, without its data: its schema, row counts, and waiting runs.
+"""Describes a database without its data: its schema, the numbers of its rows, and its waiting runs.
 
-The database may have any schema version, so a database that this release cannot open can be described, too.
+The schema may have any version, so that a database can be described that this release cannot open.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +12,10 @@ from postroom.stores.sql_transaction import SqlTransaction
 
 
 class StoreIdentity(NamedTuple):
-    """The identity of a store, and the newest entries of its logs."""
+    """The identity of a store, and the numbers of the newest log entries."""
 
     store_id: str | None
-    """The id of the store; None until it gets one."""
+    """The id of the store, or None until it gets one."""
     is_used: bool
     """Whether the store contains a project or a run."""
     logs: Mapping[str, int]
@@ -23,11 +23,11 @@ class StoreIdentity(NamedTuple):
     made: Mapping[str, int]
     """The creation time of each requested project."""
     merged: AbstractSet[str]
-    """The requested projects that were merged into other projects."""
+    """The requested projects that were merged into others."""
 
 
 def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
-    """Read the identity of the store."""
+    """Return the identity of a store."""
     parameters = {"slugs": slugs}
     [[row], logs, merged] = sql.ask(
         ("store.identity", {}), ("store.newest_entries", parameters), ("store.merged", parameters)
@@ -56,23 +56,23 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The outline of a database; it contains no text written by people or agents."""
+    """A description of a database, which contains no text that people or agents wrote."""
 
     schema: str
     steps: list[tuple[int, str, int]]
-    """Number, name and time of each applied step."""
+    """The number, the name and the time of each applied step."""
     rows: dict[str, int]
-    """Number of rows, keyed by table."""
+    """The number of rows, keyed by table."""
     states: dict[str, int]
-    """Number of dispatches, keyed by state."""
+    """The number of dispatches, keyed by state."""
     queue: list[dict[str, object]]
-    """Open dispatches and dead letters, longest unchanged first, at most 500."""
+    """At most 500 open dispatches and dead letters; the least recently changed comes first."""
 
 
 def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
-    """Read the outline of a database; parts that its schema does not have yet are empty.
+    """Return a description of a database; parts that its schema does not have are empty.
 
-    `number` executes the text of a statement and returns its single number.
+    `number` executes a statement and returns the number that the statement selects.
     """
     schema = tx.all("outline.schema")
     tables = [name for kind, name, _ in schema if kind == "table"]

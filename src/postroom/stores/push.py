@@ -1,4 +1,4 @@
-"""Stores the subscriptions of Web Push within an open transaction, and what was shown in each browser."""
+"""Stores Web Push subscriptions, and which notices each browser was shown."""
 
 from collections.abc import Sequence
 
@@ -21,26 +21,26 @@ class PushTables(Tables):
         return None if row is None else PushSubscription(**dict(zip(_SUBSCRIPTION, row, strict=True)))
 
     def put(self, subscription: PushSubscription) -> None:
-        """Store a subscription in place of any earlier one of the same browser."""
+        """Store a subscription; it replaces an earlier one of the same browser."""
         self._sql.run("push.drop_endpoint", {"endpoint": subscription.endpoint})
         self._sql.run("push.put", as_plain(subscription))
         self._tell(PUSH)
 
     def drop(self, subscription_ids: Sequence[str]) -> None:
-        """Remove subscriptions."""
+        """Delete these subscriptions."""
         self._sql.run("push.drop", {"ids": subscription_ids})
 
     def see(self, seen_at: int) -> None:
-        """Record the time up to which questions and failures were considered, for all subscriptions."""
+        """Record for all subscriptions the time up to which questions and failures were checked."""
         self._sql.run("push.see", {"seen_at": seen_at})
 
     def note_result(self, subscription_id: str, *, error: str = "") -> None:
-        """Record that a push service accepted a notification, or with `error`, why it did not."""
+        """Record that a push service accepted a notification or, with `error`, why it did not."""
         at = None if error else self._now()
         self._sql.run("push.note_result", {"id": subscription_id, "delivered_at": at, "error": error})
 
     def notices(self) -> list[PushNotice]:
-        """Return the notices of all subscriptions, including those that were closed within the last day."""
+        """Return the notices of all subscriptions, including those closed within the last day."""
         return [PushNotice(**dict(zip(_NOTICE, row, strict=True))) for row in self._sql.all("push.notices")]
 
     def add_notice(self, subscription_id: str, item: str) -> None:
@@ -50,21 +50,21 @@ class PushTables(Tables):
         )
 
     def close_notice(self, subscription_id: str, item: str) -> None:
-        """Record that a question or failure of which a browser was notified no longer needs a person."""
+        """Record that a question or failure, of which a browser was notified, no longer needs a person."""
         self._sql.run(
             "push.close_notice", {"subscription_id": subscription_id, "item": item, "now": self._now()}
         )
 
     def has_notice(self, subscription_id: str, item: str) -> bool:
-        """Return whether a browser was, or will be, notified of a question or failure."""
+        """Return whether a browser was notified, or will be, of a question or failure."""
         return self._sql.one("push.notice", {"subscription_id": subscription_id, "item": item}) is not None
 
     def drop_notice(self, subscription_id: str, item: str) -> None:
-        """Forget that a browser was to be notified, because it was not."""
+        """Delete the record of a notice that a browser did not get."""
         self._sql.run("push.drop_notice", {"subscription_id": subscription_id, "item": item})
 
     def purge_notices(self, before: int) -> None:
-        """Delete notices that were closed before a time, and those of subscriptions that were removed."""
+        """Delete notices that were closed before a time, and notices of deleted subscriptions."""
         self._sql.run("push.purge_notices", {"before": before})
 
 

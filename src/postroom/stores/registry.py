@@ -1,4 +1,4 @@
-"""The registry of versioned configuration, kept in memory."""
+"""The registry of versioned configuration in memory."""
 
 import asyncio
 from copy import deepcopy
@@ -7,13 +7,13 @@ from postroom.contracts.registry import PinnedEntry, PinnedRegistryManifest, che
 
 
 class MemoryRegistryStore:
-    """Publications in the memory of this process; a publication never changes."""
+    """Published versions in the memory of this process; a published version never changes."""
 
     def __init__(self) -> None:
         self._publications: dict[str, list[PinnedRegistryManifest]] = {}
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
-        """Return a publication.
+        """Return the published version with this number.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -23,7 +23,7 @@ class MemoryRegistryStore:
         return deepcopy(publication[number - 1]) if 1 <= number <= len(publication) else None
 
     async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
-        """Store a publication under the next number, which counts from 1 in each scope.
+        """Publish a new version under the next number, which starts at 1 in each scope.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -35,7 +35,7 @@ class MemoryRegistryStore:
         return deepcopy(manifest)
 
     async def latest(self, scope: str) -> PinnedRegistryManifest | None:
-        """Return the newest publication.
+        """Return the newest published version.
 
         Raises:
             InvalidRecord: The scope is not a valid name.

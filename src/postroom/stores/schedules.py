@@ -1,4 +1,4 @@
-"""Stores schedules within an open transaction."""
+"""Stores schedules, as a transaction reads and writes them."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,7 +20,7 @@ class ScheduleTables(Tables):
         return None if row is None else _schedule(row)
 
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
-        """Return schedules in order of name, starting after the name `after`."""
+        """Return schedules ordered by name, starting after the name `after`."""
         rows = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
         return list(map(_schedule, rows))
 
@@ -30,24 +30,24 @@ class ScheduleTables(Tables):
         return list(map(_schedule, rows))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first schedule of these kinds is due; None if none will ever be."""
+        """Return when the first schedule of these kinds is due, or None if none is."""
         answer = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in answer if rows), default=None)
 
     def insert(self, schedule: Schedule) -> None:
-        """Store a new schedule, whose name is not in use yet."""
+        """Store a new schedule, whose name must not be in use."""
         self._sql.run("schedules.insert", _values(schedule))
         self._tell(SCHEDULES)
 
     def put(self, schedule: Schedule) -> None:
-        """Replace the schedule that has this id."""
+        """Replace the schedule with this id."""
         values = dict(_values(schedule))
         for name in ("kind", "name", "created_at"):
             del values[name]
         self._sql.run("schedules.put", values)
 
     def remove(self, schedule_id: str) -> None:
-        """Remove a schedule; the work that it has submitted stays."""
+        """Delete a schedule; the work that it has submitted stays."""
         self._sql.run("schedules.remove", {"schedule_id": schedule_id})
 
 
@@ -58,7 +58,7 @@ def _values(schedule: Schedule) -> Values:
 
 
 def _schedule(row: Row) -> Schedule:
-    """Return what a row of `schedules` contains.
+    """Convert a row of `schedules` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -1,13 +1,13 @@
-"""The interface of an open transaction, through which tables run named statements synchronously.
+"""The interface of a transaction, through which tables execute named statements synchronously.
 
-This module reads the `.sql` files of `sql/`, which contain one text for both engines, with the few
+The statements are read from the `.sql` files in `sql/`, which contain one text for both engines, with the few
 differences marked.
 
     -- name                 a heading; the statement follows, with `:name` parameters
     -- name @postgres       a second text of the same statement, if one text cannot serve both engines
     -- part name            a text that later statements of the file share, included by `{part name}`
 
-Within a text, these tokens are replaced for each engine:
+In a text, these tokens are replaced for each engine:
 
 | token                | SQLite                                  | PostgreSQL                     |
 |----------------------|-----------------------------------------|--------------------------------|
@@ -20,7 +20,7 @@ Within a text, these tokens are replaced for each engine:
 | `{cross}`            | `CROSS JOIN`, which keeps the order     | `JOIN`                         |
 | `{release}`          | this release and its newest step, text  | the same                       |
 
-Integers are always 64 bits wide. Booleans are the integers 0 and 1, and statements compare them (`broadcast =
+Integers always have 64 bits. Booleans are the integers 0 and 1, and statements compare them (`broadcast =
 1`). A parameter whose type is not clear from the text is cast: `CAST(:since AS bigint) IS NULL`.
 """
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
-"""Prefix of the key of a change that is ordered by project. Other changes are ordered by thread, or not at
-all.
+"""The prefix of the key of a change that is ordered by project. Other changes are ordered by thread, or not
+at all.
 """
 Row = Sequence[Any]
 """The columns of a row, in the order of the statement: int, float, str, bytes or None."""
@@ -53,11 +53,11 @@ Values = Mapping[str, Any]
 Look = tuple[str, Values]
 """A statement that does not write, with its values."""
 Found = Mapping[tuple[Any, ...], list[Row]]
-"""The rows that queries returned, keyed by the statement followed by its values in order."""
+"""The rows that queries returned, keyed by the statement and its values in order."""
 
 
 class SqlTransaction(Protocol):
-    """An open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
+    """A transaction of one engine, which executes statements by their names (`<file>.<heading>`).
 
     On PostgreSQL, pure writes (`run`, `run_many`) do not wait for an answer: they are sent with the next
     query or with the commit, and an error in one of them rolls the change back. Therefore callers first read,
@@ -67,24 +67,22 @@ class SqlTransaction(Protocol):
     """
 
     known: dict[tuple[Any, ...], list[Row]]
-    """The rows that queries returned since the last write or lock, keyed by statement and values; see
-    `Tables`.
-    """
+    """The rows that queries returned since the last write or lock, keyed by statement and values."""
 
     spent: dict[str, Spending]
-    """The spending of scopes that a change has read while holding the lock of the limits.
+    """The spending of scopes that a change has read under the lock of the limits.
 
-    Each write is added to it. On PostgreSQL, the changes of a group share it, because they hold that lock
-    until they are committed.
+    Each write is added. On PostgreSQL, the changes of a group share this dictionary, because they hold that
+    lock until they are committed.
 
-    Other changes cannot change it in the meantime.
+    No other change can modify the spending in the meantime.
     """
 
     instant: int | None
-    """The time of the change; None until it is read.
+    """The time of the change, or None before the time is read.
 
-    A change that runs again with the same answers keeps its time, because with a different time its queries
-    would have to be repeated.
+    A change that is made again with the same answers keeps its time, because a different time would require
+    new queries.
     """
 
     @property
@@ -93,7 +91,7 @@ class SqlTransaction(Protocol):
         ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
-        """Return the first row of a query, or of a write with RETURNING; None if there is no row."""
+        """Return the first row of a query, or of a write with RETURNING, or None if there is none."""
         ...
 
     def all(self, statement: str, values: Values = ...) -> list[Row]:
@@ -101,7 +99,7 @@ class SqlTransaction(Protocol):
         ...
 
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        """Return the rows of each query; on PostgreSQL, all queries take one round trip."""
+        """Return the rows of each query; on PostgreSQL, all queries need one round trip."""
         ...
 
     def run(self, statement: str, values: Values = ...) -> object:
@@ -117,20 +115,20 @@ class SqlTransaction(Protocol):
         ...
 
     def lock(self, *names: str) -> None:
-        """Block all other changes that lock one of these names until this change ends.
+        """Block all other changes that lock one of these names, until this change ends.
 
-        A change locks all of its names in one call, before it reads the data on which it decides. On SQLite
-        this does nothing, because only one change runs at a time.
+        A change locks all of its names in one call, before it reads the data for its decision. On SQLite this
+        does nothing, because only one change runs at a time.
         """
         ...
 
     def wait_for_locks(self) -> None:
-        """Wait until the requested locks are held; any query also waits for them."""
+        """Wait until the requested locks are held, for which every query also waits."""
         ...
 
 
 class Tables:
-    """A part of an open transaction, with its statements, its time, its new ids, and its notifications."""
+    """A part of a transaction, with its statements, its time, its new ids and its notifications."""
 
     def __init__(self, tx: "Transaction") -> None:
         self._sql = tx.sql
@@ -139,17 +137,16 @@ class Tables:
         self._new_id = tx.new_id
 
     def _asked(self, looks: Iterable[Look]) -> Found:
-        """Return the rows of these queries in one round trip.
+        """Return the rows of these queries, in one round trip.
 
-        Rows that this transaction has read are cached until it writes. Therefore a step that first makes a
-        decision about a thread, and then writes it, reads the row only once. Lists among the values must be
-        passed as tuples.
+        Rows that this transaction has read are cached until it writes. Therefore a step that decides about a
+        thread and then writes it reads the row only once. Lists among the values must be passed as tuples.
         """
         return asked(self._sql, looks)
 
 
 def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
-    """Return the rows of these queries, cached until the next write or lock; see `Tables._asked`."""
+    """Return the rows of these queries; cached until the next write or lock, as for `Tables._asked`."""
     cache, answers = sql.known, dict[tuple[Any, ...], list[Row]]()
     new, new_looks = list[tuple[Any, ...]](), list[Look]()
     for look in looks:
@@ -165,13 +162,13 @@ def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
 
 
 def refuse_stale(sql: SqlTransaction, claim: Claim | None) -> None:
-    """Refuse the writes of an execution that lost its claim; otherwise lock the claim until this change ends.
+    """Raise an error if an execution has lost its claim; otherwise lock the claim until the change ends.
 
-    Call this after the threads are locked and before projects are, because the end of a run takes its locks
-    in this order. `claim` is None if no execution makes the change.
+    Call this after threads are locked and before projects are, because the end of a run takes its locks in
+    this order. `claim` is None if no execution makes the change.
 
     Raises:
-        StaleClaim: Another process may execute the run, or it has ended; nothing was written.
+        StaleClaim: Another process may execute the run, or the run has ended; nothing was written.
     """
     if claim is not None and not sql.changed(
         "dispatches.keep_claim", {"dispatch_id": claim.dispatch_id, "token": claim.token}
@@ -191,18 +188,18 @@ _ELEMENT: Final = {"ints": "bigint", "texts": "text", "each": "text"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement in the form that its engine needs."""
+    """A statement in the form that its engine needs."""
 
     name: str
     """`<file>.<heading>`."""
     text: str
-    """The text, with `:name` parameters for SQLite, and `$1` and so on for PostgreSQL."""
+    """The text, with `:name` parameters for SQLite, or `$1` and so on for PostgreSQL."""
     parameters: tuple[str, ...]
-    """The names of the parameters, in the order of their first use in the text."""
+    """The names of the parameters, in the order of their first use."""
     lists: frozenset[str]
-    """Parameters whose values are lists."""
+    """The parameters whose values are lists."""
     text_of_one: str = ""
-    """The text for lists of one entry, which on SQLite uses the entry without a table of JSON values."""
+    """The text for lists with one entry, with which SQLite needs no table of JSON values."""
 
 
 @cache
@@ -220,7 +217,7 @@ def statements(dialect: Dialect) -> dict[str, Statement]:
 
 
 def second_texts() -> list[str]:
-    """Return the names of the statements that have a second text, which should be few."""
+    """Return the names of the statements with a second text, of which there should be few."""
     return [
         f"{file.name.removesuffix('.sql')}.{heading}"
         for file in resources.files("postroom.stores").joinpath("sql").iterdir()

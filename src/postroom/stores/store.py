@@ -1,12 +1,13 @@
-"""The store: transactions with typed parts, based on an engine, with the same interface for every engine.
+"""The store: transactions with typed parts on an engine, with the same interface for every engine.
 
 An unreadable row does not block other rows: this release skips it, logs it once, and repeats the step without
-it. A caller that requests that row gets the error. The row is read again at each start and after an hour.
+it. A caller that requests this row gets the error. The row is read again at each start of the server, and
+after an hour.
 
 A change is a function that gets a `Transaction`, and is executed as one transaction: when `SqlStore.write`
-returns, all of its writes are durable; if it raises, nothing was changed. The function must be synchronous
-and quick, and must not do any I/O. The function may run again after a failure, so it must not modify anything
-outside the transaction. Therefore all engines guarantee the same atomicity.
+returns, all of its writes are durable; if it raises an exception, nothing was changed. The function must be
+synchronous and quick, and must not do any I/O. The function may be called again after a failure, so it must
+not modify anything outside the transaction. Therefore all engines guarantee the same atomicity.
 """
 
 import os
@@ -65,7 +66,7 @@ class _Part(Generic[T]):
 
 
 class Transaction:
-    """One execution of a change or a read. Each part is created on first use.
+    """One execution of a change or a read, with parts that are created on first use.
 
     New ids are derived from `seed`; a read creates no ids.
     """
@@ -96,7 +97,7 @@ class Transaction:
     ) -> None:
         self.sql = sql
         self.lock = sql.lock
-        """Block all other changes that lock one of these names until this change ends.
+        """Block all other changes that lock one of these names, until this change ends.
 
         A change calls this only once, before anything else, with all the names that it needs.
         """
@@ -107,19 +108,19 @@ class Transaction:
         self._ids = 0
 
     def now(self) -> int:
-        """Return the time of this transaction; it is read once, after the requested locks are held."""
+        """Return the time of this transaction, which is read once, after the requested locks are held."""
         if self.sql.instant is None:
             self.sql.wait_for_locks()
             self.sql.instant = self._clock.now()
         return self.sql.instant
 
     def new_id(self) -> str:
-        """Return 32 random hexadecimal digits; if the change runs again, it gets the same ids."""
+        """Return 32 random hexadecimal digits; a change that is made again gets the same ids."""
         self._ids += 1
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
     def tell(self, *topics: str) -> None:
-        """Wake the listeners of these topics once this change is committed."""
+        """Wake the listeners of these topics when this change is committed."""
         self.topics.update(topics)
 
 
@@ -133,33 +134,31 @@ class Joined:
 
 
 MIN_SPACE: Final = 300_000
-"""The number of bytes for which the first check looks: enough for one long message and its indexes, or for
-many usual messages.
-"""
+"""The number of bytes that the first check allocates: enough for one long message with its indexes."""
 MAX_SPACE: Final = 1 << 24
 """The maximum number of bytes that a check allocates before it frees them again."""
 
 
 class Room:
-    """Remembers that a write was refused because there was too little disk space.
+    """Remembers that a write failed because there was too little disk space.
 
     Small writes that succeed later do not prove that a large one fits.
 
-    The size of the refused write is unknown. If a write is refused although a check has succeeded, later
-    checks require twice as much space. The reported state therefore changes only a few times and then remains
+    The size of the failed write is unknown. If a write fails although a check has succeeded, later checks
+    require twice as much space. Therefore the reported state changes only a few times, and then remains
     stable.
     """
 
     def __init__(self) -> None:
         self.wanted = 0
-        """Number of bytes that must be available before writes count as possible again; 0 if no write was
-        refused.
+        """Number of bytes that must be available before writes count as possible again, or 0 if no write has
+        failed.
         """
         self._next = MIN_SPACE
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
-        """Record a refused write. Only the first refused write since the last successful check is logged."""
+        """Record a failed write; only the first one since the last successful check is logged."""
         if not self.wanted:
             self.wanted, self._was_missing = self._next, False
             _LOG.warning("store.full", reason=error.describe())
@@ -169,19 +168,19 @@ class Room:
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """Record that a check found `size` bytes; this has no effect if more are required by now."""
+        """Record that a check found `size` bytes, which has no effect if more are required by now."""
         if not self.wanted or size < self.wanted:
             return
-        if not self._was_missing:  # the refused write needs more space than that
+        if not self._was_missing:  # the failed write needs more space than that
             self._next = min(2 * self.wanted, MAX_SPACE)
         self.wanted = 0
 
 
 def refuse_forked(opened_by: int) -> None:
-    """Raise in a process that was forked after the mailbox was opened, where no call would get a result.
+    """Raise an error in a forked process, where no call of the mailbox would get a result.
 
     Raises:
-        MailboxForked: The process that opened it has the id `opened_by`, and this is another process.
+        MailboxForked: The process with the id `opened_by` opened the mailbox, and this is another process.
     """
     if (this := os.getpid()) != opened_by:
         raise MailboxForked(
@@ -198,17 +197,17 @@ class UnreadableRow:
     id: str
     reason: str
     at: int
-    """The time when it was found, in milliseconds since the epoch."""
+    """The time when the row was found, in milliseconds since the epoch."""
 
 
 class SqlStore:
-    """The store, based on an engine."""
+    """The store of mail, runs and chats on an engine."""
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
         self.clock = engine.clock
         self.opened_at = self.clock.now()
-        """The clock that the store uses."""
+        """The time when the store was opened, in milliseconds since the epoch."""
         self.changes = changes or ChangeNotifier()
         """Notifications about commits of this and other processes."""
         self._seed = token_bytes(32)
@@ -220,14 +219,14 @@ class SqlStore:
 
     @property
     def identity(self) -> str:
-        """The name of the database to which it writes."""
+        """The name of the database to which the store writes."""
         return self.engine.identity
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
-        """Run `look` on one consistent snapshot of the store and return its result.
+        """Call `look` with one consistent snapshot of the store, and return its result.
 
         Raises:
-            StoreUnavailable: The store is closed, or did not answer in time.
+            StoreUnavailable: The store is closed, or did not respond in time.
         """
         refuse_forked(self._process)
         aside: set[tuple[object, object]] = set()
@@ -247,16 +246,16 @@ class SqlStore:
                 await self._set_aside(error, aside)
 
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        """Run `change` as one transaction; when the call returns, the change survives a power failure.
+        """Make a change in one transaction; when this returns, the change survives a power failure.
 
-        `key` names the thread or project whose changes are ordered: changes with the same key run one after
-        another. An exception from `change` rolls it back and is passed on to the caller. A StaleClaim that it
-        returns is also raised, but the writes are kept. If the caller is cancelled, the change may or may not
-        have been made.
+        `key` names the thread or project whose changes are ordered: changes with the same key are made one
+        after another. If `change` raises an exception, it is rolled back, and the caller gets the exception.
+        A StaleClaim that `change` returns is also raised, but its writes are kept. If the caller is
+        cancelled, it is unknown whether the change was made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
-            CommitUnknown: The change may or may not have been written.
+            CommitUnknown: It is unknown whether the change was written.
         """
         refuse_forked(self._process)
         performer = self.changes.performer
@@ -271,7 +270,7 @@ class SqlStore:
             tx = Transaction(sql, self.clock, seed, performer)
             try:
                 done = change(tx)
-                topics.clear()  # notifications of an earlier run of the change were rolled back with it
+                topics.clear()  # notifications of an earlier run were rolled back with it
                 topics.update(tx.topics)
                 effects[:] = tx.outbox.claimed if "outbox" in vars(tx) else ()
                 return done
@@ -303,17 +302,17 @@ class SqlStore:
             return done
 
     async def settle(self) -> None:
-        """Update the search index and thread lists, so that later reads see all messages written so far."""
+        """Update the search index and the lists of threads, so that later reads see all messages."""
         await self.engine.settle()
 
     async def unreadable(self, limit: int) -> list[UnreadableRow]:
-        """Return rows that this release skips because it cannot read them, at most `limit`."""
+        """Return at most `limit` of the rows that this release skips because it cannot read them."""
         parameters = {"until": self.clock.now(), "limit": limit}
         rows = await self.engine.read(lambda sql: sql.all("store.unreadable", parameters))
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
     async def read_again(self, *, until: int | None = None) -> None:
-        """Try again to read rows that were skipped at this time or before; None stands for all rows.
+        """Try again to read rows that were skipped at this time or before, or all such rows without a time.
 
         A row that is still unreadable is skipped again.
         """
@@ -322,7 +321,7 @@ class SqlStore:
             await self.engine.write(lambda sql: sql.run("store.read_again", parameters))
 
     async def probe(self) -> None:
-        """Write a row and read it back; raise the error if that fails."""
+        """Write a row and read it back; raise an error if that fails."""
         now, wanted = self.clock.now(), self._room.wanted
 
         def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
@@ -348,9 +347,9 @@ class SqlStore:
         self._store_id = store_id
 
     def close(self) -> None:
-        """Finish submitted work and close the store; repeated calls have no effect. This may block."""
+        """Finish submitted work and close the store. The call may block; a second call has no effect."""
         if os.getpid() != self._process:
-            return  # the threads and the lock of the file belong to the process that forked this one
+            return  # the threads and the lock of the file belong to the parent process
         self.engine.close()
         # listeners that wait for a notification check again, and find that the store is closed
         self.changes.tell_all()

@@ -24,30 +24,30 @@ class Stores(MailStore):
         self.runs = RunStores(store)
         """The stores of runs, in the same database."""
         self.chat = ChatStores(store, is_shared=not is_exclusive)
-        """The chat gateway's stores, in the same database."""
+        """The stores of the chat gateway in the same database."""
         self.clock = store.clock
         """The clock of the store."""
 
     @property
     def release(self) -> str:
-        """The name and version of the database, for display."""
+        """The name and the version of the database, as people see them."""
         return self.store.engine.release
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, so that damaged pages are detected when they are read."""
+        """Whether each page has a checksum, which shows damage when the page is read."""
         return self.store.engine.checks_pages
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in all of them."""
+        """The number of commits, and the number of changes in all these commits."""
         return self.store.engine.grouping
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy while work continues, and verify it unless the caller does so.
+        """Write a consistent copy while work continues; unless `is_read_back` is False, verify the copy.
 
         Raises:
-            StoreError: The copy could not be written or is damaged; the target is unchanged.
+            StoreError: The copy could not be written or is damaged, and the target is unchanged.
             StateError: The engine does not support copies.
         """
         await self.store.engine.back_up(target, is_read_back=is_read_back)
@@ -57,14 +57,14 @@ class Stores(MailStore):
         return await self.store.engine.check()
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that can be rebuilt from their tables without losing data."""
+        """Return the indexes that lack rows and can be rebuilt from their tables without losing data."""
         return await self.store.engine.indexes_that_lack_rows()
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild these indexes; other writers wait until the end.
+        """Rebuild these indexes; other writers wait until this is done.
 
         Raises:
-            StoreCorrupt: A fault remains; nothing was changed.
+            StoreCorrupt: A fault remains, and nothing was changed.
         """
         await self.store.engine.write_again(indexes)
 
@@ -73,13 +73,13 @@ class Stores(MailStore):
         return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
 
     async def identify(self, store_id: str) -> None:
-        """Assign an id to the store unless it already has one."""
+        """Give the store an id, unless it already has one."""
         await self.store.engine.write(lambda sql: sql.run("store.identify", {"store_id": store_id}))
 
     async def outline(self) -> Outline:
-        """Return the schema of the database without its data."""
+        """Return a description of the database without its data."""
         return await self.store.engine.outline()
 
     def close(self) -> None:
-        """Finish submitted work and close the store; repeated calls have no effect. Blocks."""
+        """Finish submitted work and close the store. This call blocks; a repeated call has no effect."""
         self.store.close()

@@ -1,7 +1,7 @@
-"""The public test kit: a mailbox with a manual clock, work that fails as planned, a check of the history.
+"""The public test kit: a mailbox with a manual clock, work that fails as planned, and checks.
 
-The kit needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a
-channel plug-in use `channels`, which contains the promises that every channel must keep as tests.
+The kit needs no test framework. Programs that use a mailbox are tested with `mailbox` and `check`. Authors of
+a channel plug-in use `channels`, which contains tests for the promises that every channel must keep.
 """
 
 from postroom.testing.checking import check

@@ -1,7 +1,7 @@
-"""A wrapper around a database engine that detects changes which break the rules for changes.
+"""A database engine for tests that detects changes which break the rules for changes.
 
-A change must be quick, must read and write only through its transaction, and must give the same result when
-it is repeated. On SQLite, every change runs twice here, and the first time is rolled back. A change is
+A change must be quick, must read and write only through its transaction, and must have the same result when
+it is repeated. On SQLite, this engine runs every change twice, and rolls the first run back. A change is
 refused if it uses randomness, files, sockets, a second database or an ended transaction, or if it waits or is
 slow.
 """
@@ -31,14 +31,14 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 T = TypeVar("T")
 
 MAX_SECONDS: Final = 5.0
-"""Maximum processor time of a change in seconds; no change of postroom takes that long on any machine."""
+"""Maximum CPU time of a change, in seconds. No change of postroom takes that long on any machine."""
 _HARMLESS: Final = frozenset({"getpid", "fspath"})
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]+")
 _NONE: Final[Values] = {}
 
 
 class _Collection(threading.local):
-    """Whether this thread is collecting garbage. Freed objects may then acquire locks by themselves."""
+    """Whether a thread is collecting garbage. Freed objects may then acquire locks by themselves."""
 
     is_running = False
 
@@ -51,13 +51,13 @@ gc.callbacks.append(_collection)
 
 
 class ChangeBreaksRules(AssertionError):
-    """A change breaks a rule, which the message names."""
+    """A change breaks a rule. The text of the error names the rule."""
 
 
 class CheckingEngine(Engine):
     """Runs each change twice, and records the calls that a change must not make.
 
-    All other calls are passed on to the inner engine.
+    All other calls are passed to the inner engine.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -149,20 +149,20 @@ class CheckingEngine(Engine):
 
 
 class _HeldClock:
-    """A clock that can be stopped for one thread, so that both runs of a change see the same instant."""
+    """A clock that can be stopped for a thread, so that both runs of a change see the same instant."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._of_thread = threading.local()
 
     def now(self) -> int:
-        """Return the instant at which this thread holds the clock, or else the present instant."""
+        """Return the instant at which this thread has stopped the clock, or else the present instant."""
         held: int | None = getattr(self._of_thread, "instant", None)
         return self._clock.now() if held is None else held
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the clock for this thread."""
+        """Stop the clock for this thread."""
         self._of_thread.instant = self._clock.now()
         try:
             yield
@@ -172,7 +172,7 @@ class _HeldClock:
 
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     if sql.dialect == "postgres":
-        # PostgreSQL does not roll back sequences, so ids would differ in the second run
+        # PostgreSQL does not roll back sequences, so ids would be different in the second run
         return _run_observed(change, sql)
     sql.run("store.rehearse")
     try:
@@ -218,7 +218,7 @@ def _run_observed(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
 
 
 class _WatchedTransaction(SqlTransaction):
-    """Passes statements on to the transaction, and records forbidden calls."""
+    """Passes statements to the transaction, and records forbidden calls."""
 
     def __init__(self, sql: SqlTransaction) -> None:
         self.sql = sql
@@ -230,7 +230,7 @@ class _WatchedTransaction(SqlTransaction):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Record forbidden calls of this thread, except those of the engine itself."""
+        """Record the forbidden calls of this thread, except those of the engine itself."""
         before = sys.getprofile()
         sys.setprofile(self._check_call)
         try:
@@ -329,7 +329,7 @@ _CALLS: Final = frozenset(
 
 
 def _forbidden(function: Any) -> str | None:
-    """Return the name of a function that a change may not call."""
+    """Return the name of a function if changes must not call it."""
     name: str = getattr(function, "__name__", "")
     module = getattr(function, "__module__", None)
     owner = getattr(function, "__self__", None)
@@ -343,7 +343,7 @@ def _forbidden(function: Any) -> str | None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported. An import reads files, but happens only once per process."""
+    """Return whether a module is being imported. An import reads files, but only once in a process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

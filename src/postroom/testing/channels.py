@@ -1,4 +1,4 @@
-"""The promises that every channel must keep, as tests (pytest or unittest) for authors of channel plug-ins.
+"""Tests (pytest or unittest) for the promises that every channel must keep, for authors of plug-ins.
 
     class TestMyChannel(ChannelPromises):
         @asynccontextmanager
@@ -8,7 +8,7 @@
 
 A driver simulates the people and the platform. Each test opens a complete gateway on an empty in-memory
 store, with a clock that only the test moves, and with an agent that answers `re: ` and the text. `lacks`
-names the abilities that a platform does not have, each with a reason; tests that need such an ability are
+names the abilities that a platform does not have, each with a reason. Tests that need such an ability are
 skipped with this reason.
 """
 
@@ -66,7 +66,7 @@ _GATEWAYS = count(1)
 
 @dataclass(frozen=True)
 class Shown:
-    """A message from the agent, as the chat shows it at present."""
+    """A message from the agent, as the chat shows it now."""
 
     id: str
     text: str
@@ -76,7 +76,7 @@ class Shown:
 
 @dataclass(eq=False)
 class Sent:
-    """A message from a person, as the platform stores it."""
+    """A message from a person, as the platform has stored it."""
 
     text: str
     person: str
@@ -87,10 +87,10 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """The parts of a message in addition to its text."""
+    """The parts of a message besides its text."""
 
     group: bool = False
-    """Whether the message is written in a group."""
+    """Whether the message is in a group."""
     mention: bool = True
     """Whether a message in a group mentions the bot."""
     forward: tuple[str, str] | None = None
@@ -109,15 +109,20 @@ PLAIN: Final = Extra()
 class ChannelDriver(ABC):
     """Simulates the people and the platform of one channel, for the tests in this module.
 
-    `lacks` maps each missing ability to the reason. These are the abilities that tests of this module need:
+    `lacks` maps each missing ability to the reason. Tests of this module need these abilities:
 
-    | ability | without it | |---|---| | acknowledgements | the platform does not wait for an acknowledgement;
-    `acknowledged` is not called | | dead letters | updates cannot be set aside | | edits, deletes | `edit`,
-    `delete` are not called | | drafts | an answer is not shown while it is written | | groups, strangers |
-    there are no groups, or no unknown people | | limits, refusals, lost answers | `limit`, `refuse`,
-    `lose_answer` are not called | | outages | `go_away` and `come_back` are not called | | shared bots | each
-    server answers for itself | | credentials | there is no credential that the platform checks | | parts | a
-    message can have any length |
+    | ability | if it is missing |
+    |---|---|
+    | acknowledgements | the platform does not wait for an acknowledgement; `acknowledged` is not called |
+    | dead letters | no update becomes a dead letter |
+    | edits, deletes | `edit`, `delete` are not called |
+    | drafts | an answer is not shown while it is written |
+    | groups, strangers | there are no groups, or no unknown people |
+    | limits, refusals, lost answers | `limit`, `refuse`, `lose_answer` are not called |
+    | outages | `go_away` and `come_back` are not called |
+    | shared bots | each server answers for itself |
+    | credentials | the platform checks no credential |
+    | parts | a message can have any length |
     """
 
     platform: ClassVar[Platform]
@@ -128,31 +133,31 @@ class ChannelDriver(ABC):
     """The id of Ann's direct chat."""
     lacks: ClassVar[Mapping[str, str]] = {}
     secrets: ClassVar[tuple[str, ...]] = ()
-    """Texts that must not appear in any log or error; the first one is the credential."""
+    """The texts that no log or error may contain. The first of these texts is the credential."""
     wait_s: ClassVar[int] = 120
     """The number of seconds that `limit` makes the adapter wait."""
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the settings of the channel, including `allow`.
+        """Return the settings of the channel, with `allow`.
 
-        `secret` is a wrong credential, to be used in place of the valid one.
+        `secret` is a wrong credential to use instead of the valid one.
         """
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
         """Deliver a message from a person.
 
-        Without `extra`, the message is written in the person's direct chat.
+        Without `extra`, the message is in the person's direct chat.
         """
 
     @abstractmethod
     def shown(self) -> Sequence[Shown]:
-        """Return the agent's messages as people see them now, in order, without deleted ones."""
+        """Return the agent's messages as people see them now, in order, without deleted messages."""
 
     @abstractmethod
     async def malformed(self) -> None:
-        """Deliver an update that contains the text `sevenfold`, in a form that the adapter cannot read."""
+        """Deliver an update that the adapter cannot read, and that contains the text `sevenfold`."""
 
     @property
     def allow(self) -> dict[str, PersonRole]:
@@ -160,7 +165,7 @@ class ChannelDriver(ABC):
         return {self.people[ANN]: PersonRole.OWNER, self.people[BEN]: PersonRole.MEMBER}
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
-        """Create the adapter without its own rate limits, so that no test waits for them."""
+        """Create the adapter without rate limits, so that no test waits for them."""
         given_type = self.kind
 
         class Hurried(given_type):  # type: ignore[misc, valid-type]  # the class is chosen by the platform
@@ -169,12 +174,12 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver the updates that were held back. The method is called when the adapter has connected."""
+        """Deliver the updates that were held back. Called when the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
-        """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
+        """Deliver unacknowledged updates again, if the platform does not do so by itself."""
 
-    # A driver implements the following methods if its platform has the ability.
+    # A driver implements the following methods if its platform has the abilities.
 
     async def redeliver(self, sent: Sent) -> None:
         """Deliver a message a second time, as the platform does after a lost acknowledgement."""
@@ -193,15 +198,15 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def looks(self) -> int:
-        """Return how often the adapter has asked the platform for updates."""
+        """Return the number of times that the adapter has asked the platform for updates."""
         raise NotImplementedError
 
     def tries(self) -> int:
-        """Return how often the adapter tried to send a new message, including refused messages."""
+        """Return the number of times that the adapter has tried to send a new message."""
         raise NotImplementedError
 
     def limit(self) -> None:
-        """Refuse the agent's next message because of a rate limit, for `wait_s` seconds."""
+        """Refuse the agent's next message for `wait_s` seconds, because of a rate limit."""
         raise NotImplementedError
 
     def refuse(self) -> None:
@@ -209,11 +214,11 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def lose_answer(self) -> None:
-        """Show the agent's next message in the chat, but lose the platform's response to the adapter."""
+        """Show the agent's next message in the chat, but lose the response to the adapter."""
         raise NotImplementedError
 
     def lift(self) -> None:  # noqa: B027 - most end by themselves
-        """Accept messages again after `limit` or `refuse`; do nothing if the refusal ends by itself."""
+        """Accept messages again after `limit` or `refuse`, unless the refusal ends by itself."""
 
     async def go_away(self) -> None:
         """Answer no request until `come_back`."""
@@ -268,7 +273,7 @@ def answered(activation: RunActivation, text: str) -> AgentRunResult:
 
 
 class Door:
-    """Stands between the adapter and the gateway, to simulate a failing store, a crash or a defect.
+    """Receives the adapter's messages for the gateway, and simulates a failing store, a crash or a defect.
 
     Attributes:
         before: Errors to raise, one for each message, before the message is stored.
@@ -290,7 +295,7 @@ class Door:
         return getattr(self._inbound, name)
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message, unless a test wants an error."""
+        """Store a message, unless the test has planned an error."""
         self.handed.append(event.text)
         if "poison" in event.text:
             raise TypeError("a defect in our own code")
@@ -302,7 +307,7 @@ class Door:
 
 
 class Stage:
-    """A gateway with one channel, an agent that answers, and a driver that simulates the platform."""
+    """A gateway with a channel, an agent that answers, and a driver that simulates the platform."""
 
     gateway: Gateway
     adapter: BasePlatformAdapter
@@ -322,7 +327,7 @@ class Stage:
         return ability in self.driver.lacks
 
     async def start(self) -> None:
-        """Open the gateway and connect the channel."""
+        """Open the gateway, and connect the channel."""
         stores, clock = self._stores, self.clock
         config = GatewayConfig(platforms={self.driver.platform: self.driver.config()}, drain=timedelta(0))
         self.adapter = self.driver.adapter(clock)
@@ -359,7 +364,7 @@ class Stage:
         await self._mailbox.poll()
 
     async def stop(self) -> None:
-        """Stop the gateway; the store keeps its content for the next `start`."""
+        """Stop the gateway. The store keeps its content for the next `start`."""
         mailbox, self._mailbox = self._mailbox, None
         if mailbox is not None:
             await self.gateway.stop()
@@ -367,15 +372,15 @@ class Stage:
             await self._relaying.close()
 
     async def close(self) -> None:
-        """Stop the gateway and close the store."""
+        """Stop the gateway, and close the store."""
         await self.stop()
         await asyncio.to_thread(self._stores.store.close)
 
     def pass_a_moment(self) -> bool:
-        """Move the clock by 50 ms and deliver everything that is due; return whether the clock was moved.
+        """Move the clock by 50 ms, and deliver everything that is due. Return whether the clock was moved.
 
-        The clock runs at most five times as fast as real time, so not every call moves it. Tasks and the
-        store's threads also need real time to work.
+        The clock runs at most five times as fast as real time, because tasks and the store's threads need
+        real time to work. So not every call moves the clock.
         """
         now = time.monotonic()
         if now - self._passed_at < 0.01:
@@ -386,7 +391,7 @@ class Stage:
         return True
 
     async def until(self, *conditions: Callable[[], object]) -> None:
-        """Let time pass until all conditions hold."""
+        """Advance the clock until all conditions are true."""
         try:
             await settled(self.pass_a_moment, *conditions, within_s=PATIENCE_S)
         except TimeoutError:
@@ -402,18 +407,18 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def statuses(self) -> dict[InboundStatus, int]:
-        """Count the stored messages by status."""
+        """Return the number of stored messages in each status."""
         return dict(await self._stores.chat.intake_log.counts())
 
     async def until_stored(self, messages: int) -> None:
-        """Let time pass until this many messages are stored."""
+        """Advance the clock until this number of messages is stored."""
         async with asyncio.timeout(PATIENCE_S):
             while sum((await self.statuses()).values()) < messages:
                 self.pass_a_moment()
                 await asyncio.sleep(0)
 
     async def answered(self, messages: int) -> None:
-        """Let time pass until this many messages are stored and each has its answer."""
+        """Advance the clock until this number of messages is stored, and each message has its answer."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 fields = await self.statuses()
@@ -424,7 +429,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def dead(self, number: int) -> list[dict[str, Any]]:
-        """Let time pass until there are this many dead letters; return them as `postroom` prints them."""
+        """Advance the clock until there are `number` dead letters. Return them as `postroom` prints them."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -440,7 +445,7 @@ class Stage:
         return [shown.text for shown in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
-        """Return a condition that holds if the chat shows this text from the agent."""
+        """Return a condition that is true if the chat shows this text from the agent."""
         return lambda: text in self.texts()
 
     def read(self) -> list[str]:
@@ -448,7 +453,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Send a first message, and keep the agent busy with it until `agent.free` is set."""
+        """Send a message, and keep the agent busy with it until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(lambda: self.agent.read)
@@ -456,12 +461,12 @@ class Stage:
 
 
 async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Wait until every condition holds; let other tasks run in the meantime.
+    """Wait until every condition is true. Let other tasks run in the meantime.
 
-    The time limit is long because a disk may need half a minute for a commit.
+    The time limit is long, because a disk may need half a minute for a commit.
 
     Raises:
-        TimeoutError: Some conditions do not hold after `within_s` seconds; the text states their number.
+        TimeoutError: Some conditions are false after `within_s` seconds. The text states their number.
     """
     open_ones = list(conditions)
     try:
@@ -477,7 +482,7 @@ Promise = Callable[["ChannelPromises", Stage], Awaitable[None]]
 
 
 def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], None]]:
-    """Turn a promise into a test that is skipped if the platform lacks one of these abilities."""
+    """Convert a promise to a test that is skipped if the platform lacks one of these abilities."""
 
     def made(promise: Promise) -> Callable[["ChannelPromises"], None]:
         async def keep(self: "ChannelPromises", folder: Path) -> None:
@@ -509,15 +514,15 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
 
 class ChannelPromises(ABC):
-    """The promises that a channel must keep, one test for each.
+    """The tests of the promises that a channel must keep, one test for each promise.
 
-    To run them, write a subclass in a test file, with a name that begins with `Test`, and let it open a
-    channel's driver.
+    To run the tests, write a subclass in a test file, with a name that begins with `Test`. The method
+    `driver` opens the driver of a channel.
     """
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:
-        """Open the fake platform; close it at the end of the test. `folder` is empty."""
+        """Open the fake platform. Close the platform at the end of the test. `folder` is empty."""
 
     @needs()
     async def test_a_message_is_acknowledged_only_when_it_is_stored(self, stage: Stage) -> None:
@@ -681,7 +686,7 @@ class ChannelPromises(ABC):
         sent = await stage.driver.say("seocnd")
         await stage.until_stored(2)
         await stage.driver.edit(sent, "second")
-        # messages are processed in order: when this one is stored, the edit has been processed
+        # messages are processed in order: when this message is stored, the edit has been processed
         await stage.driver.say("third")
         await stage.until_stored(3)
         stage.agent.free.set()
@@ -915,7 +920,7 @@ class ChannelPromises(ABC):
 
 
 class Logged(logging.Handler):
-    """Collects all lines that are logged within a block."""
+    """Collects all lines that are logged within a `with` block."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""Checks whether the runs, the queue and the event log of a database keep the promises of the queue."""
+"""Checks whether the contents of a database keep the promises of the queue."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -29,13 +29,12 @@ async def check(
 ) -> list[str]:
     """Return a sentence for each promise of the queue that the database breaks.
 
-    These are the promises: An open run is queued, claimed or waiting. A thread has at most one owner. Open
+    The promises are: An open run is queued, claimed or waiting. A thread has at most one owner. Open
     dispatches have the epoch of their thread. Accepted messages exist. Nothing is written for an ended run,
     and its end is announced once. `accepted` maps the id of each run whose acceptance was confirmed to the
-    program to its thread. All of these runs must exist. With `history`, the log of the workers is checked as
-    well, and also the owners if `record` was called before. `at_once` is the limit of active runs at one
-    instant. The database is read once, in parts. While workers write, a run may therefore be read between two
-    of its steps.
+    thread of the run. All these runs must exist. With `history`, the log of the workers is checked, too, and
+    also the owners if `record` was called before. `at_once` is the limit of active runs at one instant. The
+    database is read once, in parts. So while workers write, a run may be read between two of its steps.
 
     Raises:
         StoreError: The database could not be read.
@@ -104,7 +103,7 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs, with a sentence for each promise that they break."""
+    """Return a page of runs, and a sentence for each promise that they break."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     texts: list[str] = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""A manual clock for tests, so that no test has to wait for real time to pass."""
+"""A manual clock for tests, so that no test waits for real time to pass."""
 
 import asyncio
 import heapq
@@ -8,7 +8,7 @@ from postroom.contracts.clock import Duration, milliseconds
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it; moving it wakes the tasks whose sleep has ended."""
+    """A clock that only a test moves. Each move wakes the tasks whose sleep has ended."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
@@ -20,7 +20,7 @@ class ManualClock:
         return self._now
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return when the clock has been moved forward by this duration."""
+        """Wait until the clock has been moved forward by this number of milliseconds."""
         if milliseconds <= 0:
             await asyncio.sleep(0)
             return
@@ -34,7 +34,7 @@ class ManualClock:
         return sum(not wake.done() for _, _, wake in self._sleepers)
 
     def advance(self, duration: Duration) -> None:
-        """Let seconds or a timedelta pass; a negative duration sets the clock back, as on real machines."""
+        """Move the clock by seconds or a timedelta. A negative duration sets the clock back."""
         self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:

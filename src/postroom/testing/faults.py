@@ -1,7 +1,7 @@
-"""Wrappers around a store that fail on purpose: before a write, or after it, so that its result is lost.
+"""Wrappers around a store that fail on purpose: before a write, or after it, so that the result is lost.
 
-A plan states for each write in turn whether it fails; after the end of the plan, every write succeeds. Reads
-and probes are passed on unchanged and are not counted.
+A plan states whether each write fails, one after the other. After the end of the plan, every write succeeds.
+Reads and probes are passed on unchanged, and are not counted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def writes(*numbers: int) -> Iterator[bool]:
-    """Make the writes with these numbers fail; the first write is number 1."""
+    """Return a plan in which the writes with these numbers fail. The first write is number 1."""
     return (number in numbers for number in range(1, max(numbers, default=0) + 1))
 
 
 def writes_that(fail: Callable[[int], bool]) -> Iterator[bool]:
-    """Make each write fail for whose number `fail` returns True. The plan has no end."""
+    """Return a plan, without end, in which each write fails for whose number `fail` returns True."""
     return (fail(number) for number in count(1))
 
 
@@ -53,13 +53,13 @@ class _PlannedStore:
 
 
 class RefusingStore(_PlannedStore):
-    """Refuses the planned writes: nothing is written, and the caller gets an error."""
+    """A store that refuses the planned writes: nothing is written, and the caller gets an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run the change, or refuse it before it begins if the plan says so.
+        """Run a change. If the write is planned to fail, refuse it instead.
 
         Raises:
-            StoreUnavailable: The write was planned to fail; nothing was written.
+            StoreUnavailable: The write was planned to fail. Nothing was written.
         """
         if self._fails_now():
             self.failed += 1
@@ -68,13 +68,13 @@ class RefusingStore(_PlannedStore):
 
 
 class LosingStore(_PlannedStore):
-    """Loses the answers to the planned writes: everything is written, but the caller gets an error."""
+    """A store that loses the results of the planned writes: the caller gets an error after the write."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run the change, and lose its answer if the plan says so.
+        """Run a change. If the write is planned to fail, lose the result.
 
         Raises:
-            StoreUnavailable: The write was planned to fail; the change was still made.
+            StoreUnavailable: The write was planned to fail. The change was made nevertheless.
         """
         loses = self._fails_now()
         answer = await self._store.write(change, key=key)

@@ -16,15 +16,15 @@ from uuid import uuid4
 from postroom.embedded.running import Function, Run
 
 _NAMED = 12
-"""Maximum number of runs that one finding names."""
+"""Maximum number of runs that a finding names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One execution of a run by one owner, from its first recorded event to its last.
+    """An execution of a run by one owner, from its first to its last recorded event.
 
-    Instants are integers in any unit. All instants of a history are from the same clock. For an execution
-    that is still active, `ended` is the last instant at which it was seen.
+    Instants are integers in any unit, and all instants of a history are from the same clock. If an execution
+    is still active, `ended` is the last instant at which it was seen.
     """
 
     run_id: str
@@ -42,11 +42,11 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The executions, in any order, with the accepted and the ended runs."""
+    """Executions, in any order, with the accepted and the ended runs."""
 
     executions: Sequence[Execution] = ()
     accepted: Mapping[str, str] | None = None
-    """The thread of each accepted run; None if accepted runs were not recorded."""
+    """The thread of each accepted run, or None if accepted runs were not recorded."""
     ended: frozenset[str] = frozenset()
 
     @classmethod
@@ -80,12 +80,13 @@ class History:
         return cls(executions=executions, accepted=accepted, ended=frozenset(ended))
 
     def findings(self, *, at_once: int | None = None) -> list[str]:
-        """Return a sentence for each broken promise; an empty list if all promises were kept.
+        """Return a sentence for each broken promise.
 
-        `at_once` is the total limit.
+        `at_once` is the limit of active runs at one instant.
 
-        Executions of a thread do not overlap. The epochs of a thread and the attempts of a run do not
-        decrease. A run stays on one thread. Executed runs were accepted, and accepted runs have ended.
+        The promises are: Executions of a thread do not overlap. The epochs of a thread and the attempts of a
+        run do not decrease. A run stays on one thread. Executed runs were accepted, and accepted runs have
+        ended.
         """
         in_order = sorted(self.executions, key=lambda one: (one.began, one.ended))
         return [
@@ -140,7 +141,7 @@ def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
                     f"run {execution.run_id} of thread {thread_id} started in epoch {execution.epoch}, "
                     f"after run {before.run_id} in epoch {before.epoch}"
                 )
-            # After a wait, attempts count from 1 again.
+            # After a wait, attempts are counted from 1 again.
             if 1 < execution.attempt < attempts.get(execution.run_id, 0):
                 yield (
                     f"run {execution.run_id} of thread {thread_id} started attempt {execution.attempt} after "
@@ -171,7 +172,7 @@ def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the executions at the busiest instant.
+    """Return the executions at the instant with the most executions.
 
     An execution that begins when another ends does not overlap it.
     """
@@ -197,11 +198,11 @@ def _busiest(executions: Iterable[Execution]) -> list[Execution]:
 
 @dataclass(slots=True)
 class ExecutionLog:
-    """A file into which workers of one machine write their executions, for `History.read`.
+    """A file into which the workers of a machine write their executions, for `History.read`.
 
     Each line is appended in a single write, so any number of processes can share the file, and a killed
-    process leaves only complete lines. The end of an execution that is stopped from outside is not recorded;
-    in the history, such an execution lasts until its last line.
+    process leaves only complete lines. The end of an execution that is stopped from outside is not recorded.
+    In the history, such an execution lasts until its last line.
     """
 
     path: Path
@@ -213,7 +214,7 @@ class ExecutionLog:
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def observed(self, work: Function) -> Function:
-        """Wrap `work` so that it writes a line at the beginning and at the end of each execution."""
+        """Wrap a function, so that it writes a line at the beginning and at the end of each execution."""
 
         @functools.wraps(work)
         async def written(run: Run) -> object:
@@ -229,7 +230,7 @@ class ExecutionLog:
         return written
 
     async def step(self, run: Run) -> None:
-        """Record that this execution is still active; call it within `observed` work."""
+        """Record that an execution is still active. Call this within `observed` work."""
         await self._write("step", run)
 
     def close(self) -> None:

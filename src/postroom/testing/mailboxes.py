@@ -22,7 +22,7 @@ class ManualMailbox(Mailbox):
     clock: ManualClock
     """The clock of the mailbox and its database.
 
-    The clock does not apply to the delays between the attempts of a step, which are skipped.
+    The delays between the attempts of a step do not depend on this clock, because they are skipped.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class ManualMailbox(Mailbox):
         self.clock = clock
 
     async def run_until_idle(self, *, timeout: float = 30) -> None:
-        """Wait until nothing is active and nothing is due; the mailbox's clock does not move.
+        """Wait until no run is active, and no work is due, without moving the clock.
 
-        As in a running mailbox, expired leases are released and due schedules enqueue their runs. Runs that
-        wait, sleep or will be retried later do not change; to continue with them, move `clock` and call this
-        again.
+        As in a running mailbox, expired leases are released, and due schedules enqueue their runs. Runs that
+        wait, sleep or will be retried later do not change. To continue them, move `clock`, and call this
+        method again.
 
         Raises:
-            TimeoutError: A run was still active after `timeout` seconds; the error names the runs.
+            TimeoutError: A run was still active after `timeout` seconds. The error names the runs.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -54,10 +54,10 @@ class ManualMailbox(Mailbox):
             raise TimeoutError(f"still active after {timeout:g} s: {named or 'the queue itself'}") from None
 
     async def crash(self) -> None:
-        """Simulate a crash and restart of the process: active runs are cut off, and write nothing more.
+        """Simulate a crash and restart of the process: active runs end at once, and write nothing more.
 
-        On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, it does so when
-        their leases expire.
+        On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, the new process
+        recovers the runs when their leases expire.
         """
         await self.admin.abandon()
         self._died.clear()
@@ -74,7 +74,7 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Wait until no run is active. If the simulated process dies in the meantime, restart it first."""
+        """Wait until no run is active. If the simulated process dies in the meantime, restart it."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")
@@ -95,7 +95,7 @@ class ManualMailbox(Mailbox):
 
 
 class _AtOnce:
-    """A timer without delays, because nobody moves the clock while a run is active."""
+    """A timer that does not wait, because nobody moves the clock while a run is active."""
 
     async def sleep(self, milliseconds: int) -> None:
         """Return at once."""
@@ -110,10 +110,10 @@ async def mailbox(
     config: MailboxConfig | None = None,
     schema: str = "postroom",
 ) -> AsyncIterator[ManualMailbox]:
-    """Open a mailbox as `Mailbox.open` does, but with a clock that does not advance until `clock` is moved.
+    """Open a mailbox as `Mailbox.open` does, but with a clock that only the test moves.
 
-    Work starts as soon as it is enqueued; delayed work starts in `run_until_idle`. On exit, active runs are
-    stopped and returned to the queue.
+    Work starts as soon as it is enqueued. Delayed work starts in `run_until_idle`. On exit, active runs are
+    stopped, and put back into the queue.
 
     Raises:
         ConfigError, StoreError: As in `Mailbox.open`.

@@ -1,8 +1,8 @@
 """Makes the database record which process owns each run, and when.
 
-Triggers write a numbered line in the same change in which any process gives a dispatch an owner or removes
-the owner. The line numbers serve as the time of this history. This is possible because the lock of a thread
-orders the thread's changes, and the lock of the limits orders the claims under a limit.
+Triggers write a numbered line in each transaction in which a process sets or removes the owner of a dispatch.
+The numbers of the lines are the time of this history. The numbers are in order, because the lock of a thread
+orders the changes of the thread, and the lock of the limits orders the claims under a limit.
 """
 
 from collections.abc import Sequence
@@ -72,10 +72,10 @@ _ALL: Final = (
 
 
 async def record(looked_at: Mailbox | RunStores) -> None:
-    """Start recording in the database who owns each run, for `check`; a repeated call has no effect.
+    """Start to record the owners of runs in the database, for `check`. A second call does nothing.
 
-    The call adds a table and triggers that affect every process that uses the database; use it only for tests
-    and trials.
+    The call adds a table, and triggers that affect every process that uses the database. Use the call only
+    for tests and trials.
 
     Raises:
         StoreError: The table cannot be created.
@@ -85,7 +85,7 @@ async def record(looked_at: Mailbox | RunStores) -> None:
 
 
 async def recorded(stores: RunStores) -> list[Execution]:
-    """Return the recorded owners of runs; an empty list if the database has no record."""
+    """Return the recorded owners of runs, or an empty list if nothing was recorded."""
     return await stores.store.read(_executions)
 
 

@@ -1,7 +1,7 @@
-"""Wrappers around ports that fail on purpose, either before a call, or after it so that the answer is lost.
+"""Wrappers around ports that fail on purpose: before a call, or after it, so that the result is lost.
 
-A plan, as `postroom.testing.faults.writes` returns it, states for each call of a method in turn whether it
-fails. Without a plan, and after its end, every call succeeds.
+A plan, which `postroom.testing.faults.writes` returns, states whether each call of a method fails, one after
+the other. Without a plan, and after its end, every call succeeds.
 """
 
 from collections import Counter
@@ -36,12 +36,12 @@ def failing(
     storage_identity: str | None = None,
     error: Callable[[str], PostroomError] | None = None,
 ) -> P:
-    """Return a wrapper around `port`, whose methods are coroutines, with planned failures.
+    """Return a wrapper around a port with planned failures. The methods of the port are coroutines.
 
-    A failure planned in `before` refuses the call, so that nothing is done. A failure planned in `after`
-    loses the result of a call that was performed. `counts` gets the number of calls by method, including
-    failures. The wrapper shares no transaction with other ports unless `storage_identity` names its database.
-    A failure raises `StoreUnavailable`, or the result of `error` for the method's name.
+    A failure in the plan `before` refuses the call, so that nothing is done. A failure in the plan `after`
+    loses the result of a call that was performed. `counts` gets the number of calls of each method, including
+    failures. The wrapper shares no transaction with other ports, unless `storage_identity` names its
+    database. A failure raises `StoreUnavailable`, or the result of `error` for the name of the method.
 
     Raises:
         AttributeError: A plan names a method that the port does not have.
@@ -58,7 +58,7 @@ def injected(method: str) -> PostroomError:
 
 
 class _FailingPort:
-    """A wrapper around any port whose calls fail as planned."""
+    """A wrapper around a port, whose calls fail as planned."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     wakeups: TopicListener | None = None,
     store: SqlStore | None = None,
 ) -> RunStores:
-    """Return the same stores with these parts replaced."""
+    """Return stores with these parts replaced."""
     changed = copy(stores)
     changed.store = store or stores.store
     changed.dispatches = dispatches or stores.dispatches
@@ -122,9 +122,9 @@ def with_parts(  # noqa: PLR0913 - the parts by name
 
 
 class FailingChanges:
-    """A store in which changes with given names fail as planned.
+    """A store in which changes with certain names fail as planned.
 
-    The changes are refused, or their result is lost.
+    Such a change is refused, or its result is lost.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class FailingChanges:
         counts: Counter[str] | None = None,
         begins: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Plan failures as `failing` does; `begins` is awaited with the name of each change before it."""
+        """Plan failures as `failing` does. `begins` is awaited before each change, with its name."""
         self._store = store
         self._before = {name: iter(plan) for name, plan in (before or {}).items()}
         self._after = {name: iter(plan) for name, plan in (after or {}).items()}
@@ -169,6 +169,6 @@ def failing_changes(
     counts: Counter[str] | None = None,
     begins: Callable[[str], Awaitable[None]] | None = None,
 ) -> RunStores:
-    """Return the same stores, in which the mailbox's changes with these names fail as planned."""
+    """Return stores in which changes of the mailbox with these names fail as planned."""
     failing_store = FailingChanges(stores.store, before=before, after=after, counts=counts, begins=begins)
     return with_parts(stores, store=cast("SqlStore", failing_store))

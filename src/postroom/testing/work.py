@@ -11,16 +11,16 @@ from postroom.embedded.running import Function, Run
 
 
 class ProcessDied(BaseException):
-    """Raised in work under `postroom.testing.mailbox` to simulate that the process dies at this instant.
+    """Raise this in work in a `postroom.testing.mailbox` to simulate that the process dies at this instant.
 
-    From then on, nothing is written for this run or other active runs. A new process recovers them.
+    From then on, nothing is written for active runs. A new process recovers them.
     """
 
 
 def fails(times: int, then: Function, *, error: Exception | None = None) -> Function:
-    """Return work that raises an error in the first `times` executions of each run, and then calls `then`.
+    """Return work that raises an error in the first `times` executions of each run, then calls `then`.
 
-    Without `error` it raises a ConnectionError, which is retried.
+    By default, the error is a ConnectionError, which is retried.
     """
     failed = Counter[str]()
 
@@ -35,7 +35,7 @@ def fails(times: int, then: Function, *, error: Exception | None = None) -> Func
 
 
 class Hanging:
-    """Work that never ends by itself: it runs until it is cancelled."""
+    """Work that runs until it is cancelled."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -52,14 +52,14 @@ class Hanging:
             raise
 
     async def begun(self) -> Run:
-        """Wait for the next run to start, and return it."""
+        """Wait until the next run starts, and return it."""
         return await self._begun.get()
 
 
 def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
     """Return work whose process dies in the step `in_step`, the first `times` times that the step is called.
 
-    The step itself is performed, but its result is not stored.
+    The step is performed, but its result is not stored.
     """
     left = times
 

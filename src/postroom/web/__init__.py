@@ -1,1 +1,1 @@
-"""The pages for people: templates, static files and the routes of the pages, which `pages` lists."""
+"""The pages for people: templates, static files and routes. `pages` lists the routes."""

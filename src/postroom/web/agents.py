@@ -1,6 +1,6 @@
-"""The pages of agents: the list of a project's agents, and one agent with its mail and its reservations.
+"""The pages of agents: the agents of a project, and one agent with its mail and its reservations.
 
-One of three words states whether an agent can be reached now. Each word is based on facts:
+One of three words states whether an agent can be reached now:
 
     at work    one of the agent's runs is executing on this server
     reachable  the server starts the agent for new mail, or hooks of its client were active recently
@@ -27,13 +27,13 @@ AGENTS: Final = 50
 BOX: Final = 25
 HELD: Final = 50
 LATELY: Final = 60 * 60 * 1_000
-"""Age in milliseconds up to which the activity of hooks counts as recent."""
+"""The age, in milliseconds, up to which the activity of hooks counts as recent."""
 OPEN: Final = 10
-"""Maximum number of open runs that an agent's page shows."""
+"""Maximum number of open runs that the page of an agent shows."""
 
 
 async def agents(site: Site, request: Request) -> Response:
-    """Show a project's agents, including retired ones, in the order in which they were registered."""
+    """Show the agents of a project, including retired ones, in the order of their registration."""
     after = number(request, "after") or 0
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -70,7 +70,7 @@ async def agent(site: Site, request: Request) -> Response:
 
 
 def _open_works(site: Site, tx: Transaction, project: Project, agent: Agent) -> dict[str, Any]:
-    """Return an agent's open runs and dead letters, and the messages that wait for its next run."""
+    """Return the open runs and dead letters of an agent, and the messages that wait for its next run."""
     if site.services is None:
         return {"open_works": [], "waiting": [], "subjects": {}}
     name, runs = agent.name.casefold(), site.services.runs
@@ -81,7 +81,7 @@ def _open_works(site: Site, tx: Transaction, project: Project, agent: Agent) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A message that an agent received (then it has an inbox `entry`) or sent (then it has none)."""
+    """A message that an agent received or sent. Only a received message has an inbox `entry`."""
 
     message: Message
     project_slug: str | None
@@ -90,7 +90,7 @@ class BoxRow:
 
 
 def _inbox_page(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return the inbox entries before a sequence number, except those that came as blind copies."""
+    """Return the inbox entries before a sequence number, without blind copies."""
     top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
     after = max(top - 1 - BOX, owner.inbox_floor)
     window = reads.inbox_events(owner.id, after=after, limit=BOX)
@@ -104,7 +104,7 @@ def _inbox_page(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxR
 
 
 def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return the messages that an agent sent, newest first, except recalled ones."""
+    """Return the messages that an agent has sent, newest first, without recalled messages."""
     page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
     recipients = reads.recipients([row.id for row in page.rows])
     slugs = slugs_of(reads, (row.project_id for row in page.rows))
@@ -121,7 +121,7 @@ def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Whether an agent can be reached, what that is based on, and since when."""
+    """Whether an agent can be reached, the reason, and since when."""
 
     word: Literal["at work", "reachable", "unknown"]
     how: str

@@ -1,6 +1,6 @@
-"""The page of chat runs: their open questions and dead letters.
+"""The page of chat runs, with their open questions and dead letters.
 
-The people in the chats have already been told why a run is a dead letter.
+The people in a chat have already got a notice about a dead letter.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from postroom.web.serving import choice, remember_name, see
 from postroom.web.site import Shown, WorkingSite
 
 _NAMED: Final = 5
-"""Maximum number of waiting runs that are read to find the run that an address names by a prefix."""
+"""Maximum number of waiting runs that are read to find a run by a prefix of its id."""
 
 
 async def chats(site: WorkingSite, request: Request) -> Response:
@@ -35,7 +35,7 @@ async def chats(site: WorkingSite, request: Request) -> Response:
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
-    """Show a chat's run that waits for an answer or is a dead letter; accept a decision about it."""
+    """Show a run of a chat that waits for an answer or is a dead letter. Accept a decision about the run."""
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
@@ -113,7 +113,7 @@ async def _show(
     dead: Sequence[ChatWork],
     asked: Sequence[OpenQuestion],
 ) -> Response:
-    """Show these runs."""
+    """Show the runs of chats that need a person."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
     return await site.draw(

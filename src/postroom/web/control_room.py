@@ -1,4 +1,4 @@
-"""The control room, the first page of a project: its current activity, with links for the viewer."""
+"""The control room: the first page of a project, with its current activity."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from postroom.web.serving import choice, remembered_name
 from postroom.web.site import Site
 
 SILENCE: Final = 5 * 60_000
-"""Milliseconds without output after which the control room marks an active run as silent."""
+"""The milliseconds without output after which the control room marks an active run as silent."""
 UNREAD: Final = 5
 """Maximum number of messages to the viewer that are shown."""
 
@@ -76,7 +76,7 @@ async def control_room(site: Site, request: Request) -> Response:
 
 
 def _lately(tx: Transaction, project: Project) -> dict[str, Any]:
-    """Return the newest threads, the agents and the reservations, for a server without a service for runs."""
+    """Return the newest threads, the agents and the reservations, for a server that executes no runs."""
     heads = cut(tx.mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
     return {
         "overlaps": (),

@@ -1,4 +1,4 @@
-"""The page that summarizes recent events in a project, as the tool `catch_up` does for agents."""
+"""The page that summarises recent events in a project, as the tool `catch_up` does for agents."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ MAX_HOURS: Final = 168
 
 
 async def digest(site: WorkingSite, request: Request) -> Response:
-    """Show a summary of what happened in a project in the last `hours`, at most a week."""
+    """Show a summary of the events in a project in the last `hours`, at most one week."""
     hours = min(max(number(request, "hours") or 24, 1), MAX_HOURS)
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The files that pages load: the style sheet, the icon, and attachments, which browsers never execute."""
+"""The files that pages load: style sheet, script, icon, and attachments, which browsers never execute."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,21 +23,21 @@ _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Browsers must ask each time, because the attachments of a recalled message disappear with it.
+    # Browsers must ask each time, because a recalled message loses its attachments.
     "Cache-Control": "private, no-cache",
 }
 
 
 def picture_type(content: bytes) -> str | None:
-    """Return the media type of an image that browsers may display; None for any other content."""
+    """Return the media type of an image that browsers may display, or None for any other content."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for beginning, kind in _BEGINNINGS if content.startswith(beginning)), None)
 
 
 def download(content: bytes, name: str, *, etag: str) -> Response:
-    """Return a response that a browser offers to save as a file with this name."""
-    # Both forms of a file name for the header: ASCII for all browsers, and exact by RFC 5987.
+    """Return a response that a browser offers to save under a name."""
+    # Write both forms of a file name into the header: ASCII for all browsers, and the exact name by RFC 5987.
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
     plain = "".join(
         character if character.isascii() and character not in '"%;' else "_" for character in shown
@@ -56,12 +56,12 @@ def picture(content: bytes, media_type: str, *, etag: str) -> Response:
 
 
 def unchanged(*, etag: str) -> Response:
-    """Return the response for a browser that already has these bytes."""
+    """Return the response for a browser that has these bytes already."""
     return Response(status_code=304, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
 def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Return text that a browser displays unchanged and never interprets."""
+    """Return a text that a browser displays unchanged, and never interprets."""
     return Response(
         text.encode("utf-8", "replace"),
         media_type="text/plain; charset=utf-8",
@@ -100,7 +100,7 @@ _ASSETS: Mapping[str, Asset] = _load()
 
 
 def asset_link(name: str) -> str:
-    """Return the address of an asset; it changes when the content of the asset changes."""
+    """Return the address of an asset, which changes with the content of the asset."""
     stem, _, suffix = name.rpartition(".")
     return f"/static/{stem}.{_ASSETS[name].digest}.{suffix}"
 
@@ -123,5 +123,5 @@ async def _asset(request: Request) -> Response:
 
 
 def asset_routes() -> list[BaseRoute]:
-    """Return the routes below `/static`: by name and content hash (cached forever), and by name alone."""
+    """Return the routes below `/static`. An address with a content hash is cached forever."""
     return [Mount("/static", routes=[Route("/{name}", _asset)])]

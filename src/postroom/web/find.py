@@ -1,6 +1,6 @@
 """The page that searches all projects for projects, agents, messages, runs and actions.
 
-Without JavaScript, it is a page with a search field. With JavaScript, Ctrl+K shows its results in a dialog.
+Without JavaScript, it is a page with a search field. With JavaScript, Ctrl+K shows the results in a dialog.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from postroom.web.site import Shown, Site
 from postroom.web.wording import folder_name
 
 PROJECTS: Final = 50
-"""Maximum number of projects that are searched; those added first come first."""
+"""Maximum number of projects that are searched, beginning with the oldest."""
 AGENTS: Final = 200
 """Maximum number of agents of each project that are searched."""
 EACH: Final = 6
 """Maximum number of results of each kind."""
 MIN_QUESTION_LENGTH: Final = 2
-"""Minimum number of characters for which messages and runs are searched."""
+"""Minimum length of a text for which messages and runs are searched."""
 _PAGES: Final = (
     *(("Control room", ""), ("Timeline", "timeline"), ("Threads", "threads"), ("Tasks", "tasks")),
     *(("Agents", "agents"), ("Reservations", "reservations")),
@@ -62,8 +62,8 @@ async def find(site: Site, request: Request) -> Response:
         results = [result for result in _acts(site, projects, me) if _matches(result, words)][: 2 * EACH]
         results += [result for result in _agents(tx, projects) if words and _matches(result, words)][:EACH]
         if len(question) >= MIN_QUESTION_LENGTH:
-            # The runs whose id begins with a text.
-            # If there are none, a whole page gets the newest runs that contain its words.
+            # Find the runs whose id begins with a text. If there are none, find the newest runs that contain
+            # its words, for a whole page.
             if site.services is None:
                 runs = []
             else:
@@ -84,7 +84,7 @@ async def find(site: Site, request: Request) -> Response:
                     if work.project
                 ]
             results += runs
-            # The newest messages that match; the last word of the text may be only the start of a word.
+            # Find the newest messages that match. The last word of the text may be only the start of a word.
             query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
             if query is None:
                 messages = []

@@ -1,8 +1,8 @@
-"""The forms on the pages, with which people change data.
+"""Reads the forms on the pages, with which people change data.
 
-A form is read up to a size limit, and accepted only from the session that it was created for. The access
-check has already rejected other origins, and the token in the form is a second check. The token is derived
-from the session's cookie, so only a person who can read the pages can submit a valid form.
+A form is read up to a size limit, and accepted only from the session for which it was created. The access
+check has already rejected other origins. The token in the form is a second check. The token is derived from
+the session's cookie, so only a person who can read the pages can submit a valid form.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ SMALL_FORM: Final = 32 * 1024
 """Maximum bytes of a form that contains no message."""
 MAX_FIELDS: Final = 1_000
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
-"""The type of a record's number in a form."""
+"""The type of the number of a record in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
 
 
 class PlacedForm(msgspec.Struct):
-    """A form that may stand on the first page, at a place in its list of questions."""
+    """A form that may be on the first page, at a place in its list of questions."""
 
     asked_after: str = ""
-    """The question after which the page begins; empty for the first."""
+    """The question after which the page begins, or "" for the first page of the list."""
 
     def home(self, **told: str) -> str:
-        """Return the address of the first page, at the place in its list where the form was."""
+        """Return the address of the first page, at the place in the list of questions where the form was."""
         values = told | ({"asked_after": self.asked_after} if self.asked_after else {})
         return f"/?{urlencode(values)}" if values else "/"
 
@@ -51,14 +51,14 @@ class PlacedForm(msgspec.Struct):
 async def read_form(
     request: Request, visitors: Sessions, kind: type[F], *, limit: int = SMALL_FORM, files_limit: int = 0
 ) -> F:
-    """Read a form, and check that it comes from the session that it was created for.
+    """Read a form, and check that it comes from the session for which it was created.
 
-    A list field of `kind` gets every text that has its name; any other field gets the first non-empty one.
-    With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they exceeded the
-    limit. The typed texts are stored at once, so that an error page can show them.
+    A list field of `kind` gets every text with its name. Any other field gets the first text that is not
+    empty. With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they exceeded
+    the limit. The typed texts are stored at once, so that an error page can show them.
 
     Raises:
-        NotPermitted: The form belongs to another session; none of its fields was used.
+        NotPermitted: The form belongs to another session. No field was used.
         TooLarge: The form has more than `limit` bytes.
         InvalidArgument: The body is not a form, or a field does not match `kind`.
     """
@@ -103,7 +103,7 @@ async def read_form(
 
 
 class RunForm(msgspec.Struct):
-    """A person's decision about a run, or about several runs in a filtered list."""
+    """The decision of a person about a run, or about several runs in a filtered list."""
 
     do: str = ""
     run: list[str] = []
@@ -112,9 +112,9 @@ class RunForm(msgspec.Struct):
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
-    """Return the body of a request, and whether it was truncated after `limit` bytes.
+    """Return the body of a request, cut after `limit` bytes, and whether it was cut.
 
-    The rest of the body is received as well, because a browser reads the response only after it has sent the
+    The rest of the body is received, too, because a browser reads the response only after it has sent the
     whole form.
     """
     parts, size = list[bytes](), 0
@@ -126,7 +126,7 @@ async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
 
 
 def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, list[str]], list[DraftFile]]:
-    """Return the fields and the files of a form; if the form was truncated, return only complete fields.
+    """Return the fields and the files of a form. If the form was cut, return only complete fields.
 
     Raises:
         InvalidArgument: The form cannot be read.
@@ -144,7 +144,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
             name, filename = match[1].decode(), match[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
-            elif filename:  # the name is empty if no file was chosen
+            elif filename:  # without a chosen file, the name is empty
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
         raise InvalidArgument("the fields of the form cannot be read", remedy="reload the page") from error

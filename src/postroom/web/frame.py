@@ -1,4 +1,4 @@
-"""The frame that a project's pages share: counts on the tabs, avatars, and the position in the log."""
+"""The frame of all pages of a project: counts on the tabs, avatars, and the position in the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from postroom.stores.mail.access import MailReads
 from postroom.web.wording import TONES, tone
 
 NAMED: Final = 200
-"""How many agents, and how many people, get colours in the order in which they joined.
+"""Maximum number of agents, and of people, who get colours in the order in which they joined.
 
-Colours of later ones depend on their names.
+The colours of later agents and people depend on their names.
 """
 MAX_REVIEWS: Final = 99
-"""Maximum number of tasks that wait for a check and are counted."""
+"""Maximum number of counted tasks that wait for a check."""
 _STEP: Final = 5
-"""The distance in the palette between successive members' colours; neighbouring colours look similar."""
+"""The distance between the colours of successive members. Neighbouring colours look similar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """The avatar of a name: a circle for people, a rounded square for agents."""
+    """The avatar of a name: a circle for a person, or a rounded square for an agent."""
 
     tone: int
     is_person: bool = False
@@ -36,7 +36,7 @@ class Frame:
     """The data that all pages of a project share."""
 
     after: int = 0
-    """The number of the newest entry in the project's log before the page was read."""
+    """The number of the newest entry in the project's log when the page was read."""
     needs: int = 0
     """The number of questions, dead letters, conflicts and finished tasks that wait for a person."""
     questions: int = 0
@@ -52,7 +52,7 @@ class Frame:
     def face(self, name: str, *, is_person: bool | None = None) -> Face:
         """Return the avatar of a name.
 
-        `is_person` is None if the caller does not know whether the name is a person's.
+        `is_person` is None if the caller does not know whether the name belongs to a person.
         """
         known_face = self.faces.get(name.casefold())
         if known_face is None or (is_person is not None and known_face.is_person != is_person):
@@ -73,9 +73,9 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
     now: int,
     overlaps: int | None = None,
 ) -> Frame:
-    """Return the frame of a project's pages as the person `me` sees it.
+    """Return the frame of a project's pages for the person `me`.
 
-    `overlaps` is the number of groups of overlapping reservations, if the page has already counted them.
+    `overlaps` is the number of groups of overlapping reservations, if the page has counted them already.
     """
     people = reads.project(PEOPLE_KEY)
     if overlaps is None:
@@ -84,7 +84,7 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
     person = reads.agent(people.id, me) if people is not None and me else None
     reviews = reads.count_reviews(project.id, limit=MAX_REVIEWS)
     faces: dict[str, Face] = {}
-    for home in (people, project):  # if an agent and a person have the same name, the agent's avatar is used
+    for home in (people, project):  # if an agent and a person have the same name, use the agent's avatar
         if home is not None:
             is_person = home.slug == PEOPLE_SLUG
             for number, agent in enumerate(reads.agents(home.id, include_retired=True, limit=NAMED)):

@@ -1,10 +1,10 @@
-"""The addresses of the pages; every part is quoted, and empty parameters are omitted."""
+"""Returns the addresses of pages. Every part is quoted, and empty parameters are omitted."""
 
 from urllib.parse import quote, urlencode
 
 
 def page(slug: str, *parts: object, **parameters: object) -> str:
-    """Return the address of the project page that `parts` name, or of the control room without `parts`.
+    """Return the address of the page of a project that `parts` name, or else of the control room.
 
     A parameter that is None, False or "" is omitted. True becomes `1`, and a tuple is joined with dots.
     """
@@ -15,7 +15,7 @@ def page(slug: str, *parts: object, **parameters: object) -> str:
 
 
 def attachment(sha256: str, message_id: int, name: str) -> str:
-    """Return the address of an attachment's bytes, which contains the id of the message."""
+    """Return the address of an attachment in a message."""
     return _address(f"/attachments/{sha256}", {"message": message_id, "name": name})
 
 
@@ -27,7 +27,7 @@ def preview(sha256: str, message_id: int) -> str:
 def chats(run_id: str = "", *, done: str | None = None, answered: str | None = None) -> str:
     """Return the address of the chat runs page, or of one chat run.
 
-    `done` is the decision that was made, and `answered` the run and the number of an answered question.
+    `done` is the decision that was made. `answered` is the run and the number of an answered question.
     """
     return _address(
         f"/chats/{quote(run_id, safe='', errors='replace')}" if run_id else "/chats",

@@ -1,4 +1,4 @@
-"""The page of one message, with its text and its files; a person can mark the message as read there."""
+"""The page of a message, with its text and its files. A person can mark the message as read there."""
 
 import asyncio
 import re
@@ -57,10 +57,10 @@ async def message(site: Site, request: Request) -> Response:
 
 
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
-    """Return the slug of the project in which a message's thread is shown: this project or the sender's.
+    """Return the slug of the project in which the thread of a message is shown: this one or the sender's.
 
-    If the message comes from another project, its thread is shown in this project in two cases: a person
-    wrote the message, or an agent of this project also wrote in the thread.
+    The thread of a message from another project is shown in this project if a person wrote the message, or if
+    an agent of this project has also written in the thread.
     """
     message = shown.message
     if message.project_id != project.id:
@@ -87,7 +87,7 @@ async def _found(site: Site, request: Request) -> ShownMessage:
 
 
 async def source(site: Site, request: Request) -> Response:
-    """Return a message's original text as a download."""
+    """Return the original text of a message as a download."""
     message = (await _found(site, request)).message
     if message.recalled_at is not None:
         raise UnknownMessage("this message was recalled; its text was deleted", remedy="")
@@ -96,7 +96,7 @@ async def source(site: Site, request: Request) -> Response:
 
 
 class MarkForm(msgspec.Struct):
-    """A person's mark on a message, and the page where the person made it: a thread, or `home`."""
+    """The mark of a person on a message, and the page with the mark: a thread, or `home`."""
 
     do: str = ""
     name: str = ""
@@ -124,7 +124,7 @@ async def mark(site: WorkingSite, request: Request) -> Response:
 
 
 async def attachment(site: Site, request: Request) -> Response:
-    """Return an attachment as a download, under the name that it has in its message."""
+    """Return an attachment as a download, under its name in the message."""
     sha256, matching, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -133,7 +133,7 @@ async def attachment(site: Site, request: Request) -> Response:
 
 
 async def preview(site: Site, request: Request) -> Response:
-    """Return an image to display within a page, in one of the four formats that every browser supports."""
+    """Return an image to display in a page, in one of the four formats that every browser supports."""
     sha256, _, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -144,7 +144,7 @@ async def preview(site: Site, request: Request) -> Response:
 
 
 async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
-    """Return a hash, the attachments with it, and their bytes; None if the browser has cached the bytes."""
+    """Return a hash, the attachments with this hash, and their bytes, or None if the browser has them."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage(
@@ -169,10 +169,10 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
 
 
 def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]:
-    """Return the attachments of a message whose own content, or whose preview, has this SHA-256.
+    """Return the attachments of a message whose content or preview has this SHA-256.
 
     Raises:
-        UnknownMessage: No attachment has this SHA-256, or the message was recalled.
+        UnknownMessage: No attachment has this SHA-256, or the message has been recalled.
     """
     message = reads.message(message_id)
     stored = reads.attachments([message_id]).get(message_id, [])

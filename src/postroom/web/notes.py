@@ -13,7 +13,7 @@ from postroom.web.site import Site
 
 
 async def notes(site: Site, request: Request) -> Response:
-    """Show the active notes with all words of a search, newest first; or one note, whether active or not."""
+    """Show one note, or the active notes that contain all words of a search, newest first."""
     note_id, question = number(request, "note"), request.query_params.get("q", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The routes of the pages. The function of each page reads the store once and fills one template.
+"""The routes of the pages. The function of each page reads the store once, and fills one template.
 
 The server renders the pages, so they work without JavaScript. A postroom error becomes an error page in the
 same frame. The outer layers of the application handle any other exception.
@@ -38,9 +38,9 @@ _FORM = ("GET", "POST")
 
 
 def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None = None) -> list[BaseRoute]:
-    """Return the routes of the pages and of their files. With services, people can also change data.
+    """Return the routes of the pages and their files. With `services`, people can also change data.
 
-    No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under
+    No request reads a file, because templates and assets are in memory. Every path is `/`, or is below
     `/chats`, `/find`, `/p`, `/push`, `/attachments`, `/previews` or `/static`.
     """
     site, works = Site(store=store, clock=clock), list[BaseRoute]()
@@ -86,6 +86,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
 
 
 async def _nowhere(site: Site, request: Request) -> Response:
-    """Report that a page does not exist; if the address names a project, show that project's frame."""
+    """Report that a page does not exist, in the frame of the project that the address names."""
     slug = request.path_params.get("rest", "").partition("/")[0]
     return await site.failure(request, slug, HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")

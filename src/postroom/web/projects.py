@@ -49,11 +49,11 @@ _DONE: Final = (
     "taken_back",
 )
 REVIEWS: Final = 10
-"""Maximum number of tasks of each project on the page that wait for a person's check."""
+"""Maximum number of tasks on the page that wait for a person's check, for each project."""
 GROUPS: Final = 20
 """Maximum number of groups of failed runs on the page."""
 AT_ONCE: Final = 100
-"""Maximum number of runs of a group that one button replays or discards."""
+"""Maximum number of runs in a group that one button replays or discards."""
 MAIL: Final = 5
 """Maximum number of messages to the viewer on the page."""
 FINISHED: Final = 8
@@ -63,16 +63,16 @@ ENDED: Final = 400
 ACTIVE: Final = 6
 """Maximum number of active runs on the page."""
 COUNTED: Final = 99
-"""Maximum number of rows of a project that are counted; beyond it, the page shows that there are more."""
+"""Maximum number of counted rows of a project. With more rows, the page shows that the count is higher."""
 DAY: Final = 24 * HOUR
 LOOKED_BACK: Final = 7 * DAY
-"""How far back the page reports what happened, and how long a row can be hidden, in milliseconds."""
+"""How far back the page reports events, and how long a row can be hidden, in milliseconds."""
 AWAY: Final = HOUR // 2
-"""Milliseconds without a visit after which opening the page counts as a new visit."""
+"""The milliseconds without a visit after which the page counts as visited again."""
 MAX_HIDDEN: Final = 60
-"""Maximum number of rows that a browser hides; beyond it, those that would reappear first are shown."""
+"""Maximum number of rows that a browser hides. If there are more, the rows that end first are shown."""
 KEPT_ID: Final = 12
-"""How many characters from the end of a run's id are part of a row's key."""
+"""The number of characters at the end of a run's id that are part of the key of a row."""
 LATER_COOKIE: Final = "postroom_later"
 SEEN_COOKIE: Final = "postroom_seen"
 _HIDDEN: Final = re.compile(r"([a-z]-[A-Za-z0-9-]{1,60})\.([0-9]{1,11})")
@@ -84,18 +84,18 @@ _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 class Later(NamedTuple):
-    """The state of the first page's rows according to the cookies of this browser."""
+    """The state of the rows on the first page, according to the cookies of the browser."""
 
     hidden: Mapping[str, int]
     """The time until which each row is hidden, keyed by the row's key."""
     since: int
     """The time after which finished runs count as new."""
     is_known: bool
-    """Whether the browser has visited before; if not, `since` is a day ago."""
+    """Whether the browser has visited the page before. At the first visit, `since` is one day ago."""
 
 
 async def projects(site: Site, request: Request) -> Response:
-    """Show what needs a person, then all projects, those with the most recent mail first."""
+    """Show everything that needs a person, then all projects, beginning with the newest mail."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
     answered, asked_after = (request.query_params.get(name, "") for name in ("answered", "asked_after"))
     address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
@@ -165,7 +165,7 @@ def _inbox(
     later: Later,
     me: str,
 ) -> dict[str, Any]:
-    """Return the rows of the inbox except hidden ones, and what happened since the last visit."""
+    """Return the rows that need a person, without hidden rows, and the events since the last visit."""
     mail, hidden = tx.mail, Counter[str]()
 
     def due(rows: Iterable[T], key: Callable[[T], str]) -> list[tuple[str, T]]:
@@ -199,7 +199,7 @@ def _inbox(
 
 
 def _asked(services: PageServices, tx: Transaction, after: str) -> dict[str, Any]:
-    """Return the open questions from a place in the list of all, their number, and the snoozed ones."""
+    """Return a page of the open questions, the number of all, and the snoozed questions."""
     due = takewhile(lambda one: one.snoozed_until is None, services.questions.listed(tx, after))
     asked = list(islice(due, QUESTIONS + 1))
     last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
@@ -213,7 +213,7 @@ def _asked(services: PageServices, tx: Transaction, after: str) -> dict[str, Any
 
 
 def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], later: Later) -> dict[str, Any]:
-    """Return what happened in projects since the last visit, and the active runs."""
+    """Return the events in projects since the last visit, and the active runs."""
     mail, by_id = tx.mail, {project.id: project for project in shown}
     ended = mail.attempts_since(list(by_id), later.since, began_since=later.since - LOOKED_BACK, limit=ENDED)
     finished = [
@@ -254,14 +254,14 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
 
 
 def _stored_answer(services: PageServices, tx: Transaction, answered: str) -> GivenAnswer | None:
-    """Return the stored answer that the address of the page names; None if the store has no such answer."""
+    """Return the answer that the address of the page names, or None if the store has no such answer."""
     slug, _, rest = answered.partition("/")
     run_id, _, question = rest.rpartition("/")
     return services.questions.given_answer(tx, slug, run_id, question) if run_id else None
 
 
 def _later(request: Request, now: int) -> Later:
-    """Read the state of rows from a browser's cookies; ignore values that this module did not write."""
+    """Read the state of the rows from cookies. Ignore values that this module has not written."""
     hidden = {
         match[1]: int(match[2]) * 1_000
         for item in request.cookies.get(LATER_COOKIE, "").split("_")
@@ -278,7 +278,7 @@ def _later(request: Request, now: int) -> Later:
 
 
 def _key(text: str) -> str:
-    """Return the key of a row in a form that a cookie can contain."""
+    """Return the key of a row, in a form that a cookie can contain."""
     return _NOT_IN_KEYS.sub("", text)
 
 
@@ -289,18 +289,19 @@ def _remember(request: Request, answer: Response, name: str, text: str) -> None:
 
 
 class HomeForm(PlacedForm):
-    """A person's decision about rows on the first page."""
+    """The decision of a person about rows on the first page."""
 
     do: str = ""
     run: list[str] = msgspec.field(default_factory=list)
     later: str = ""
-    """The key of a row to hide, and for how many hours: `q-4f2a.4`; with 0 hours, the row is shown again."""
+    """The key of a row to hide, and the number of hours: `q-4f2a.4`. With 0 hours, the row is shown again."""
 
 
 async def home(site: WorkingSite, request: Request) -> Response:
-    """Show the first page; replay or discard the dead letters of a group, or hide a row for some hours.
+    """Show the first page, or replay or discard the dead letters of a group, or hide a row for some hours.
 
-    Runs that somebody else has replayed or discarded in the meantime are skipped, and their number is shown.
+    Runs that somebody else has replayed or discarded in the meantime are skipped. The page shows their
+    number.
     """
     if request.method != "POST":
         return await projects(site, request)

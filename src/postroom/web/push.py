@@ -1,4 +1,4 @@
-"""Notifications in browsers: switched on and off by a page, and answered by its service worker."""
+"""The address for notifications in browsers, which a page and its service worker call."""
 
 import msgspec
 from starlette.requests import Request
@@ -13,7 +13,7 @@ from postroom.web.site import WorkingSite
 
 
 class PushForm(msgspec.Struct):
-    """A change of the notifications of a browser, or the answer to a question that a notification asked."""
+    """A change of a browser's notifications, or the answer to a question in a notification."""
 
     do: str = ""
     by: str = ""
@@ -25,11 +25,11 @@ class PushForm(msgspec.Struct):
     run: str = ""
     number: str = ""
     where: str = ""
-    """The subscription that showed the notification; empty if a page did."""
+    """The subscription that showed the notification, or "" if a page sent the form."""
 
 
 async def push(site: WorkingSite, request: Request) -> Response:
-    """Return the state of notifications as JSON, or make a change; a script reads errors as JSON, too."""
+    """Return the state of notifications, or make a change. Responses and errors are JSON."""
     try:
         answer, by = await _perform(site, request)
     except PostroomError as error:
@@ -40,7 +40,7 @@ async def push(site: WorkingSite, request: Request) -> Response:
 
 
 async def _perform(site: WorkingSite, request: Request) -> tuple[object, str]:
-    """Return the answer to a request, and the name that the browser should remember."""
+    """Perform a request, and return the result, and the name that the browser must remember."""
     service, cookies = site.services.push, cookies_of(request)
     if request.method == "GET":
         subscription, me = request.query_params.get("subscription", ""), remembered_name(request)

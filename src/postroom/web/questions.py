@@ -1,4 +1,4 @@
-"""The page of questions: open questions of a project's agents, and their recent answers."""
+"""The page of questions: the open questions of a project's agents, and recent answers."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -25,11 +25,11 @@ from postroom.web.site import Shown, WorkingSite
 MAX_ANSWERS: Final = 30
 _HOUR: Final = 3_600_000
 _FOR: Final = {"1h": _HOUR, "4h": 4 * _HOUR, "1d": 24 * _HOUR, "1w": 168 * _HOUR, "0": 0}
-"""How long a question can be snoozed, in milliseconds."""
+"""The times for which a question can be snoozed, in milliseconds."""
 
 
 class AnswerForm(PlacedForm):
-    """A person's answer to a run's question, or the withdrawal of an answer."""
+    """The answer of a person to a question, or the withdrawal of an answer."""
 
     do: str = ""
     answer: str = ""
@@ -39,7 +39,7 @@ class AnswerForm(PlacedForm):
     number: str = ""
     until: str = ""
     names: list[str] = msgspec.field(default_factory=list)
-    """The names of the fields of a question that asks for a form."""
+    """The names of the fields, if the question asks for a form."""
     v0: str = ""
     v1: str = ""
     v2: str = ""
@@ -50,12 +50,12 @@ class AnswerForm(PlacedForm):
     v7: str = ""
     v8: str = ""
     v9: str = ""
-    """The values of these fields, in the same order."""
+    """The values of the fields `names`, in the same order."""
     back: str = ""
 
 
 async def questions(site: WorkingSite, request: Request) -> Response:
-    """Show a project's open questions and recent answers; accept an answer."""
+    """Show the open questions and recent answers of a project. Accept an answer."""
     if request.method == "POST":
         return await _answer(site, request)
     asking = site.services.questions
@@ -86,7 +86,7 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
         return see(_back(slug, form))
     if form.do == "take_back":
         typed = _typed_again(form, await asking.take_back(slug, run_id, number))
-        if typed is not None:  # the words would be lost on another page
+        if typed is not None:  # on another page, the words would be lost
             return await refused(site, request, slug, typed, None)
         return site.done(request, _back(slug, form, done="taken_back"))
     try:
@@ -105,7 +105,7 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
 
 
 def _typed_again(form: AnswerForm, given: AnsweredTicket) -> AnswerForm | None:
-    """Return the form of an answer that was withdrawn, with its words; None if it had none."""
+    """Return the form of a withdrawn answer, with its words, or None if the answer had no words."""
     asked, decision = given.ticket.asked, given.decision
     result = decision.result if isinstance(decision.result, dict) else {}
     text, values, words = result.get("text"), result.get("values"), decision.reason or ""
@@ -120,7 +120,7 @@ def _typed_again(form: AnswerForm, given: AnsweredTicket) -> AnswerForm | None:
         typed.answer = str(text)
         return typed
     choice = result.get("choice")
-    if isinstance(choice, str):  # a comment stands in parentheses behind it
+    if isinstance(choice, str):  # a comment is in parentheses after it
         words = words[len(choice) :].strip().removeprefix("(").removesuffix(")")
     typed.why = text if isinstance(text, str) else words
     return typed if typed.why else None
@@ -139,11 +139,11 @@ def _back(slug: str, form: AnswerForm, **told: str) -> str:
 async def refused(
     site: WorkingSite, request: Request, slug: str, form: AnswerForm, refusal: PostroomError | None
 ) -> Response:
-    """Show why an answer was refused, with the question as it was filled in, or with what is open instead.
+    """Show why an answer was refused, with the form as it was filled in, or with the open questions.
 
-    Without a refusal, the person has withdrawn the answer.
+    If there is no refusal, the person has withdrawn the answer.
 
-    The slug "" means chats.
+    The slug "" means chats instead of a project.
     """
     asking = site.services.questions
 
@@ -167,7 +167,7 @@ async def refused(
 
 
 async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Snooze a question of a project ("" for a chat) for everybody, for the duration that a person chose.
+    """Snooze a question of a project ("" for a chat) for everybody, for the time that a person chose.
 
     Raises:
         InvalidArgument: The page does not offer this time.
@@ -184,10 +184,10 @@ async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Answer a question of a project ("" for a chat) with the form that a person has filled in.
+    """Answer a question of a project ("" for a chat), with the form that a person has filled in.
 
     Raises:
-        InvalidArgument, TooLarge: The form is not complete, or has too many characters.
+        InvalidArgument, TooLarge: The form is incomplete, or has too many characters.
         StaleDecision: The question is not open.
     """
     why, by = form.why.strip(), form.by.strip()
@@ -200,7 +200,7 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
     if not by:
         raise InvalidArgument("the answer does not name a person", value=by, remedy="enter your name")
     filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MAX_FIELDS])}
-    # The button for an answer in words sends the text of the comment.
+    # The button for an answer in words sends the comment as the answer.
     answer = Given(
         value=filled or form.answer or why, by=person(by), at=PAGES, why=why if form.answer else ""
     )

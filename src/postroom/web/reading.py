@@ -1,7 +1,7 @@
-"""Reads the content of each page from one consistent view of the store, with a limited number of queries.
+"""Reads the content of each page from one snapshot of the store, with a limited number of queries.
 
-This module does not produce HTML. The module removes blind copies before any page can see them: from the
-recipients of messages, and from inboxes.
+This module does not produce HTML. The module removes blind copies from the recipients of messages and from
+inboxes, so that no page can see them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,23 +30,23 @@ OFFERED = 200
 """Maximum number of agents, and of people, that a filter offers."""
 IMPORTANCES: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 BRIEF = 8
-"""Number of rows that a list on a project's first page shows."""
+"""The number of rows in a list on the first page of a project."""
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Media types that browsers may display within a page.
+"""The media types that browsers may display in a page.
 
-The type is detected from the bytes, whatever the sender claimed.
+The type is detected from the bytes, regardless of the sender's claim.
 """
 
 SHOWN_PICTURE = 512 * 1024
-"""The maximum size in bytes of an image without a preview that a page displays."""
+"""The maximum size, in bytes, of an image that a page displays without a preview."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """The rows of one page of a list, and the cursor of the next page, which is None on the last page."""
+    """The rows of a page of a list, and the cursor of the next page. The last page has no cursor."""
 
     rows: Sequence[T]
     next: int | None = None
@@ -54,20 +54,20 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRow:
-    """A thread in a list, with its first and its newest message."""
+    """A thread in a list, with the first and the newest message."""
 
     head: ThreadHead
     first: Message | None
     last: Message | None
     importance: Importance
-    """The importance of the first or the newest message, whichever is higher."""
+    """The higher importance of the first and the newest message."""
     owed: int
-    """How many acknowledgements of the first and the newest message are missing."""
+    """The number of missing acknowledgements of the first and the newest message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownMessage:
-    """A message, with all the data about it that a page may show."""
+    """A message with all data that a page may show."""
 
     message: Message
     sender: Agent | None
@@ -76,7 +76,7 @@ class ShownMessage:
     recipients: Sequence[Recipient]
     attachments: Sequence[Attachment]
     answers: Message | None
-    """The message to which this one replies, if the project may show it."""
+    """The message to which this message replies, if the project may show it."""
 
 
 def known_project(reads: MailReads, slug: str) -> Project:
@@ -108,7 +108,7 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
 
 
 def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage:
-    """Return one message that was written in a project or sent to it.
+    """Return a message that was written in a project or sent to it.
 
     Raises:
         UnknownMessage: The project has no such message.
@@ -120,7 +120,7 @@ def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage
 
 
 def shown_as(attachment: Attachment) -> str | None:
-    """Return the SHA-256 of the image that is displayed for an attachment; None if there is none."""
+    """Return the SHA-256 of the image to display for an attachment, or None if there is no image."""
     is_small = attachment.media_type in PICTURES and attachment.size <= SHOWN_PICTURE
     return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
@@ -128,10 +128,7 @@ def shown_as(attachment: Attachment) -> str | None:
 def bodies_of(
     reads: MailReads, project: Project, messages: Sequence[ShownMessage]
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
-    """Return the data needed to render the bodies of messages, keyed by the ids of the messages.
-
-    The data are the texts, the addresses of attached images, and the addresses of references.
-    """
+    """Return the texts of messages, and the addresses of their images and references, keyed by message id."""
     standing = [message for message in messages if message.message.recalled_at is None]
     texts = {message.message.id: message.message.body_md for message in standing}
     pictures = {
@@ -146,13 +143,13 @@ def bodies_of(
 
 
 def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
-    """Return the recipients of a message that pages may show, and how each will see the message."""
+    """Return the recipients of a message that pages may show, and how each of them sees the message."""
     seen = sending.how_seen(reads, shown.message, shown.recipients)
     return [(recipient.name, seen[recipient.agent_id]) for recipient in shown.recipients]
 
 
 def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names that a filter offers: up to the limit, one more, and always the chosen name."""
+    """Return the names that a filter offers, up to one more than the limit, and the chosen name."""
     known_agents = (
         [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     )
@@ -163,16 +160,16 @@ def offered_names(reads: MailReads, project: Project | None, chosen: str) -> lis
 def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
-    """Return the messages that started runs or wait for a run, if the project may show them."""
+    """Return those messages that started runs or wait for a run which the project may show."""
     ids = sorted({*messages, *(number for work in works for number in work.messages)})
     items = conversation.here(reads, project, list(reads.messages(ids).values()))
     return {message.id: message for message in items}
 
 
 def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
-    """Return the addresses of each text's references: messages as `#12`, agents and people as `@lena`.
+    """Return the addresses of the references in each text: messages as `#12`, agents and people as `@lena`.
 
-    Only messages that the project may show get an address. If an agent of the project and a person have the
+    Only a message that the project may show gets an address. If an agent of the project and a person have the
     same name, the name refers to the agent. At most 200 numbers and 200 names are looked up.
     """
     words = {
@@ -195,13 +192,13 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
-    """Return a page of `limit` rows; if `found` has more rows, the page has the cursor of the next one."""
+    """Return a page of `limit` rows. If there are more rows, it contains the cursor of the next page."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 
 
 def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow]:
-    """Return threads with their first and their newest messages."""
+    """Return threads with their first and newest messages."""
     ids = sorted({number for head in heads for number in (head.first_id, head.last_id)})
     known_values = reads.messages(ids)
     recipients = reads.recipients(ids)
@@ -225,7 +222,7 @@ def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow
 
 
 def shown_messages(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
-    """Return messages with all the data about them that a project's pages may show."""
+    """Return messages with all data that the pages of a project may show."""
     ids = [message.id for message in messages]
     by_id = {message.id: message for message in messages}
     answered = [
@@ -256,11 +253,11 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
 
 
 def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
-    """Return the recipients, except those of blind copies."""
+    """Return the recipients without those of blind copies."""
     return [recipient for recipient in recipients if recipient.kind != "bcc"]
 
 
 def slugs_of(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
-    """Return the slugs of projects, keyed by id; unknown ids are left out."""
+    """Return the slugs of projects, keyed by id. Ignore unknown ids."""
     by_project_id = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
     return {project_id: project.slug for project_id, project in by_project_id.items() if project is not None}

@@ -1,4 +1,4 @@
-"""The page of a project's reservations, and a person's decision about overlapping ones."""
+"""The page of a project's reservations, on which a person decides about overlapping reservations."""
 
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
-    """Show the active reservations (for a path, those that may match it) and those that ended last."""
+    """Show the active reservations and those that ended last, of a project or for a path."""
     path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -52,18 +52,18 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """A person's decision about reservations: which one is released, or which ones become shared."""
+    """The decision of a person to release a reservation, or to make reservations shared."""
 
     do: str = ""
     name: str = ""
     why: str = ""
     reservation: list[Number] = []
     back: str = ""
-    """`home` if the person decided about them on the first page."""
+    """`home` if the person made the decision on the first page."""
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """End a reservation on a person's behalf, or make overlapping ones shared; then redirect the browser."""
+    """End a reservation for a person, or make overlapping reservations shared. Redirect the browser."""
     project = await site.project(request)
     if request.method != "POST":
         return see(links.page(project.slug, "reservations"))
@@ -89,7 +89,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
 
 
 def _literal_part(path: str) -> str:
-    """Return the complete segments of a path or pattern that precede its first wildcard."""
+    """Return the complete segments of a path or pattern before its first wildcard."""
     segments = [segment for segment in path.replace("\\", "/").split("/") if segment not in ("", ".")]
     literal = []
     for segment in segments:

@@ -1,4 +1,4 @@
-"""The page of one run: its state, how it spent its time, its steps, its output, and why it waits."""
+"""The page of a run: its state, the use of its time, its steps, its output, and why it waits."""
 
 import asyncio
 import hashlib
@@ -33,9 +33,9 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""Maximum number of messages searched for answers on each thread, after the one that started the run."""
+"""Maximum number of messages after the first one that are searched for answers, on each thread."""
 LOOKED_THROUGH: Final = 2_000
-"""How many of an agent's newest runs are searched for the one that changed after a given run."""
+"""Maximum number of an agent's newest runs that are searched for the run after a given one."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("too_late", "Its deadline has not passed"),
@@ -50,7 +50,7 @@ GATES: Final = (
     ("no_free_slot", "A slot is free"),
     ("tenant_at_limit", "Its tenant has a free slot"),
 )
-"""The conditions that must be met before a queued run starts, in the order in which the queue checks them."""
+"""The conditions for the start of a queued run, in the order in which the queue checks them."""
 _CALLED: Final = {
     "queued": "queued",
     "done": "active",
@@ -64,7 +64,7 @@ _CALLED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One condition for the start of a queued run."""
+    """A condition for the start of a queued run."""
 
     text: str
     state: Literal["passed", "stops", "later"]
@@ -72,7 +72,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: the run's activity, and the part's start and length in percent."""
+    """A part of the time of a run, with the activity, and with start and length in percent."""
 
     shape: Shape
     length: int
@@ -86,7 +86,7 @@ class Stretch:
 
 
 async def run(site: WorkingSite, request: Request) -> Response:
-    """Show one run, or only its output; accept a person's decision about the run."""
+    """Show a run, or only its output. Accept the decision of a person about the run."""
     if request.method == "POST":
         return await decide(site, request)
     if "go" in request.query_params:
@@ -126,7 +126,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
 
     page = await site.read(request, look)
     work: Work = page.values["work"]
-    if named != work.run_id:  # the id in the address was cut, or is that of the run's dispatch
+    if named != work.run_id:  # the address contains a part of the id, or the id of the dispatch
         query = request.url.query
         return see(f"{links.page(work.project, 'runs', work.run_id)}{'?' if query else ''}{query}")
     if output != "end":
@@ -150,7 +150,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
 
 
 async def _beside(site: WorkingSite, request: Request) -> Response:
-    """Redirect to the run of the same agent that changed before or after this one, or back to this run."""
+    """Redirect to the previous or next run of the same agent, in the order of their changes."""
     which = choice(request, "go", ("previous", "next"))
 
     def look(tx: Transaction) -> tuple[Work, str]:
@@ -175,7 +175,7 @@ async def _beside(site: WorkingSite, request: Request) -> Response:
 
 
 async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]:
-    """Return what has changed in a folder since a run started, and a rendered diff for each file."""
+    """Return the changes in a folder since a run started, with a rendered diff for each file."""
     changes = await asyncio.to_thread(changes_since, folder, work.started_at or work.created_at)
     files = () if changes is None else changes.files
     diffs = await site.markdown.render({number: _as_diff(file.diff) for number, file in enumerate(files)})
@@ -183,7 +183,7 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
 
 
 def _questions(questions: QuestionService, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
-    """Return a run's open questions, and its answer that the address of the page names."""
+    """Return the open questions of a run, and the answer that the address of the page names."""
     run = work.project, work.run_id
     return {
         "asked": questions.questions_of(tx, *run) if work.state == "asks" else (),
@@ -192,7 +192,7 @@ def _questions(questions: QuestionService, tx: Transaction, work: Work, answered
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:
-    """Return the working folder of a run's agent: the one in its runner, or else the project's folder."""
+    """Return the working folder of a run's agent: the folder in its runner, or else that of the project."""
     agent = reads.agent(project.id, work.agent)
     runner = None if agent is None else reads.runner(agent.id)
     cwd = None if runner is None else json.loads(runner.runner).get("cwd")
@@ -200,7 +200,7 @@ def _folder(reads: MailReads, project: Project, work: Work) -> str:
 
 
 def _as_diff(text: str) -> str:
-    """Return a diff as a Markdown code block that no line of the diff can end."""
+    """Return a diff as a Markdown code block, which no line of the diff can end."""
     fence = "`" * (max((len(fence) for fence in re.findall("`+", text)), default=2) + 1)
     fence = fence if len(fence) > 2 else "```"
     return f"{fence}diff\n{lines(text)}\n{fence}"
@@ -221,7 +221,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions for a queued run's start: those met, the one that blocks it, and the rest."""
+    """Return the conditions for the start of a queued run, each with whether it is met."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [
@@ -231,7 +231,7 @@ def _gates(work: Work) -> list[Gate]:
 
 
 def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
-    """Return a run's activity over time, from its acceptance until its end or until now."""
+    """Return the activity of a run over time, from its acceptance until its end or until now."""
     parts: list[tuple[Shape, int, int]] = []
     at = min([work.created_at, *(attempt.queued_at for attempt in attempts)])
     for entry in attempts:
@@ -265,7 +265,7 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
 
 
 def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
-    """Remove text from steps if an answer repeats it; return the steps, and the answers shown in full."""
+    """Remove text from steps that an answer repeats, and return the steps, and the answers shown in full."""
     ids = {answer.id for answer in answers if answer.id in shown and answer.recalled_at is None}
     repeated = {step.message.id for step in story.steps if step.kind == "wrote" and step.message} & ids
     texts = [answer.body_md for answer in answers if answer.id in repeated]
@@ -278,12 +278,12 @@ def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tup
 
 
 def _same(text: str, answer: str) -> bool:
-    """Return whether a text equals an answer if surrounding spaces and escape sequences are ignored."""
+    """Return whether a text equals an answer, ignoring surrounding spaces and escape sequences."""
     return lines(text).strip() == lines(answer).strip()
 
 
 def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[Message]) -> list[Message]:
-    """Return those messages of this project that contain the run's result, on the threads of its messages."""
+    """Return the messages of this project that contain the result of a run, on the threads of its mail."""
     first: dict[str, int] = {}
     for prompt in prompts:
         first[prompt.thread_id] = min(prompt.id, first.get(prompt.thread_id, prompt.id))

@@ -1,4 +1,4 @@
-"""The page of a project's runs: active runs, waiting messages with the reasons, and a person's decisions."""
+"""The page of a project's runs, with waiting messages, on which a person decides about runs."""
 
 import re
 from typing import Any, Final
@@ -21,14 +21,14 @@ from postroom.web.site import PageServices, WorkingSite
 
 _GOING: Final = ("at work", "queued")
 _ACTS: Final = ("cancel", "replay", "hasten", "discard")
-"""The decisions that a person can make about a run."""
+"""The decisions about a run that a person can make."""
 MAX_AT_ONCE: Final = 100
-"""Maximum number of runs about which a person can decide at once."""
+"""Maximum number of runs that one decision of a person can concern."""
 _SPANS: Final = {"": 0, "hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
-"""The periods that the time filter offers, in milliseconds; 0 means any time."""
+"""The periods that the time filter offers, in milliseconds. 0 means any time."""
 MAX_ID_LENGTH: Final = 512
 MAX_TEXT_LENGTH: Final = 200
-"""Maximum number of characters in a search for runs."""
+"""Maximum number of characters of a search for runs."""
 STATES: Final[tuple[RunFilter, ...]] = (
     "",
     "at work",
@@ -45,7 +45,7 @@ _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
 async def runs(site: WorkingSite, request: Request) -> Response:
-    """Show the runs of a project's agents; accept a decision to cancel or replay one."""
+    """Show the runs of a project's agents. Accept a decision about runs."""
     if request.method == "POST":
         return await decide(site, request)
     span = choice(request, "since", tuple(_SPANS))
@@ -96,7 +96,7 @@ async def runs(site: WorkingSite, request: Request) -> Response:
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """Carry out a person's decision about a run."""
+    """Carry out the decision of a person about a run."""
     services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
     if form.do not in _ACTS or not 0 < len(form.run) <= MAX_AT_ONCE:
@@ -141,7 +141,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state in an address, which contains its value or the word that pages show for it.
+    """Return the state in an address, which contains the value or the word that pages show.
 
     Raises:
         InvalidArgument: The address has an unknown state.
@@ -159,7 +159,7 @@ def _state(request: Request) -> RunFilter:
 
 
 def _read_search(request: Request, span: str, now: int) -> RunSearch:
-    """Return the search for runs that an address describes.
+    """Return the search for runs in an address.
 
     Raises:
         InvalidArgument: The address has an unknown state or an invalid position.

@@ -1,4 +1,4 @@
-"""The page of a project's schedules, and a person's actions on them."""
+"""The page of a project's schedules, on which a person pauses, resumes and sends them."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from postroom.web.site import WorkingSite
 
 
 class ScheduleForm(msgspec.Struct):
-    """A person's action on a schedule: pause, resume or send now."""
+    """The action of a person on a schedule: pause, resume or send now."""
 
     do: str = ""
     name: str = ""
 
 
 async def schedules(site: WorkingSite, request: Request) -> Response:
-    """Show the schedules of a project; accept an action on one of them."""
+    """Show the schedules of a project. Accept an action on a schedule."""
     service = site.services.schedules
     if request.method == "POST":
         slug, sent = (await site.project(request)).slug, None

@@ -1,6 +1,6 @@
 """Code that all pages share: templates, HTML responses, error pages, and query parameters.
 
-Everything in a template is escaped unless code marks it as safe.
+Everything in a template is escaped, unless code marks it as safe.
 """
 
 import asyncio
@@ -63,24 +63,24 @@ _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,20}(?:/[A-Za-z0-9_+-]{1,20}){0,2}")
 _PART = re.compile(r"[a-z_]{1,40}")
 NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
-"""How many seconds a browser remembers the name of its user."""
+"""The number of seconds for which a browser remembers the name of its user."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
-"""Matches a time as `contracts.clock.iso` writes it, with the word "at", "since" or "until" before it."""
+"""Matches a time in the form of `contracts.clock.iso`, and the word "at", "since" or "until" before it."""
 TOLD: Final = ("done", "answered", "many", "skipped", "sent")
-"""The query parameters with which a page states what the server has done."""
+"""The query parameters with which a page reports the server's last action."""
 SEAL: Final = "seal"
-"""The query parameter which proves that the server has written them."""
+"""The query parameter which proves that the server has written the report."""
 MAX_PARTS = 12
 MAX_QUESTION = 500
-"""Maximum number of characters in a search; the rest is ignored."""
+"""Maximum number of characters in a search. The rest is ignored."""
 MAX_NAME_LENGTH = 128
-"""Maximum number of characters in a name in a filter; the rest is ignored."""
+"""Maximum number of characters of a name in a filter. The rest is ignored."""
 
 _TOOLS = re.compile(
     rf"\b({'|'.join(operation.name for operation in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:"
 )
-"""Matches tools, and arguments in backticks, in remedies that are written for agents."""
+"""Matches tools, and arguments in backticks, in remedies for agents."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",
     UnknownAgent.code: "see the project's agents",
@@ -92,7 +92,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def told_by(address: str) -> str:
-    """Return the part of an address that reports the server's last action, in its sealed form."""
+    """Return the part of an address that reports the server's last action, as it is sealed."""
     place = urlsplit(address)
     values = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
     return f"{place.path}?{urlencode(values)}" if values else ""
@@ -106,12 +106,12 @@ def untold(address: str) -> str:
 
 
 def see(address: str) -> Response:
-    """Redirect a browser to a page after its form was accepted, so that a reload does not send it again."""
+    """Redirect a browser to a page after its form was accepted, so that a reload does not repeat the form."""
     return RedirectResponse(address, status_code=303)
 
 
 def parts_of(request: Request) -> Sequence[str]:
-    """Return the parts of a page that an address requests; empty for the whole page.
+    """Return the parts of a page that an address requests, or no parts for the whole page.
 
     Raises:
         InvalidArgument: A name is not the name of a part.
@@ -131,7 +131,7 @@ def parts_of(request: Request) -> Sequence[str]:
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
     """Return an error page with a remedy, in the frame that all pages share.
 
-    The page shows the texts that the person has `typed` into a form, so that they can be copied.
+    The page shows the texts `typed` into a form, so that the person can copy them.
     """
     values = {
         **failure_values(status, message, remedy=remedy, typed=typed),
@@ -149,7 +149,7 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
 def failure_values(
     status: int, message: str, *, remedy: str, typed: Sequence[str], name: str = ""
 ) -> dict[str, object]:
-    """Return the values for the error template; `name`, at the start of the message, stays unchanged."""
+    """Return the values for the error template. `name`, at the start of the message, does not change."""
     return {
         "status": int(status),
         "title": HTTPStatus(status).phrase,
@@ -161,9 +161,9 @@ def failure_values(
 
 
 def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
-    """Return a page that browsers must not cache; `after` is its position in the project's log."""
+    """Return a page that browsers must not cache. `after` is its position in the project's log."""
     return Response(
-        # Lone surrogates, which only the store in memory can contain, become question marks.
+        # Lone surrogates, which only a store in memory can contain, become question marks.
         "".join(pieces).encode("utf-8", "replace"),
         status_code=status,
         media_type="text/html; charset=utf-8",
@@ -176,9 +176,9 @@ def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
 
 
 def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
-    """Return the remedy for a person on the pages; a remedy that is meant for agents is replaced.
+    """Return the remedy for a person on the pages. A remedy for agents is replaced.
 
-    `here` contains the remedies that are specific to this page, keyed by error code.
+    `here` contains the remedies of this page, keyed by error code.
     """
     if not _TOOLS.search(remedy):
         return remedy
@@ -186,7 +186,7 @@ def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = Non
 
 
 async def zone_of(request: Request) -> tzinfo:
-    """Return the viewer's time zone, which the script reports; UTC if it is missing or unknown."""
+    """Return the viewer's time zone, which the script states, or UTC if it is missing or unknown."""
     name = request.cookies.get("postroom_zone", "")
     try:
         return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
@@ -200,13 +200,13 @@ def cookies_of(request: Request) -> str:
 
 
 def remembered_name(request: Request) -> str:
-    """Return the name that the user of this browser last used for writing; "" if unknown."""
+    """Return the name under which the user of the browser last wrote, or "" if unknown."""
     name = request.cookies.get(NAME_COOKIE, "")
     return name if _NAME.fullmatch(name) else ""
 
 
 def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Make the browser remember its user's name; ignore a name that no agent could have."""
+    """Make the browser remember the name of its user. Ignore an invalid name."""
     if _NAME.fullmatch(name):
         answer.set_cookie(
             NAME_COOKIE,
@@ -220,7 +220,7 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
 
 
 def number(request: Request, name: str) -> int | None:
-    """Return a numeric query parameter; None if it is missing.
+    """Return a query parameter as a number, or None if it is missing.
 
     Raises:
         InvalidArgument: The parameter is not a number.
@@ -236,7 +236,7 @@ def number(request: Request, name: str) -> int | None:
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
-    """Return the value of a query parameter; if it is missing, return the first allowed value.
+    """Return the value of a query parameter, or the first allowed value if it is missing.
 
     Raises:
         InvalidArgument: The value is not allowed.
@@ -252,7 +252,7 @@ def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
 
 
 def _environment() -> Environment:
-    """Return the template environment with all templates loaded, so that no request reads from disk."""
+    """Return the template environment with all templates loaded, so that no request reads the disk."""
     files = (file for file in (resources.files("postroom.web") / "templates").iterdir() if file.is_file())
     made = Environment(
         loader=DictLoader({file.name: file.read_text("utf-8") for file in files}),
@@ -296,7 +296,7 @@ def _environment() -> Environment:
 
 
 def _render_code(text: str) -> Markup:
-    """Render a line in which text between backticks is code."""
+    """Render a line, with text between backticks as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -307,15 +307,15 @@ def _render_code(text: str) -> Markup:
 
 
 def _percent(x: float) -> str:
-    """Return a horizontal position in a picture as a percentage for CSS."""
+    """Return a horizontal position as a percentage for CSS."""
     return f"{x:g}%"
 
 
 @pass_context
 def _when(context: Context, instant: int) -> Markup:
-    """Render a time relative to the time of the page, with the time of day in the viewer's time zone.
+    """Render a time relative to the time of the page, and the time of day in the viewer's time zone.
 
-    The element also contains the exact time for programs, and its tooltip shows the time in UTC.
+    The element also contains the exact time for programs. The tooltip shows the time in UTC.
     """
     now: int = context["now"]
     words = relative(instant, now)
@@ -329,9 +329,9 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _render_times(context: Context, text: str) -> Markup:
-    """Render a text written by postroom; UTC times in it are converted to the page's time format and zone.
+    """Render a text by postroom, with UTC times in the format and the time zone of the page.
 
-    An error page outside a project has no current time; it shows the text unchanged.
+    An error page outside a project has no current time, and shows the text unchanged.
     """
     if context["now"] is None:
         return escape(text)
@@ -339,7 +339,7 @@ def _render_times(context: Context, text: str) -> Markup:
     def shown(found: re.Match[str]) -> str:
         try:
             return str(_when(context, from_iso(found[1])))
-        except ValueError:  # an agent wrote something that only looks like a time
+        except ValueError:  # a text by an agent only looks like a time
             return found[0]
 
     return Markup(_UTC_TIME.sub(shown, str(escape(text))))  # noqa: S704 - escaped here
@@ -347,7 +347,7 @@ def _render_times(context: Context, text: str) -> Markup:
 
 @pass_context
 def _avatar(context: Context, name: str, size: str = "", is_person: bool | None = None) -> Markup:
-    """Render the avatar of a name: its initials on its colour, in a different shape for people."""
+    """Render the avatar of a name: the initials on the name's colour, with another shape for people."""
     frame: Frame = context["frame"]
     return _face(frame.face(name, is_person=is_person), initials(name), size)
 
@@ -362,7 +362,7 @@ def _face(look: Face, short: str, size: str) -> Markup:
 
 @pass_context
 def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
-    """Render a time as time of day, with the date if the page covers several days."""
+    """Render a time of day, with the date if the page covers several days."""
     local = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
     return Markup(  # noqa: S704 - of digits alone
         f'<span class="tl-when" title="{absolute(instant)}">'

@@ -1,4 +1,4 @@
-"""Serves every page in the same way: one snapshot of the store, one template, error pages for errors."""
+"""Serves every page in the same way: from one snapshot of the store, with one template."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,16 +48,16 @@ from postroom.web.serving import (
 
 _LOG = get_logger(__name__)
 TURN: Final = 400
-"""Number of pieces of a page that are rendered in one turn of the event loop, about a millisecond of work."""
+"""The number of pieces of a page that are rendered without a pause, which takes about a millisecond."""
 _LISTS: Final[Mapping[str, str]] = {
     "t": "threads",
     "m": "threads",
     **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks", "notes")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
-"""The list to which an error page links, keyed by the path segment that follows the project."""
+"""The list to which an error page links, keyed by the path segment after the project."""
 _WORKED_ON: Final = ("runs", "questions", "schedules")
-"""Lists that exist only if people can change data through the pages."""
+"""The lists that exist only if people can change data on the pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class PageServices:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The content of a page, read from one view of the store."""
+    """The content of a page, from one snapshot of the store."""
 
     values: dict[str, Any]
     """The values for the template."""
@@ -85,15 +85,15 @@ class Shown:
 
 S = TypeVar("S", bound="Site")
 Look = Callable[[Transaction, Project], dict[str, Any]]
-"""Reads the content of a project's page.
+"""A function that reads the content of a page of a project.
 
-The function may also return counts for the tabs as `counts` and `conflicts`, so that they are not read twice.
+The result may also contain counts for the tabs, as `counts` and `conflicts`, so that they are not read twice.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The objects that all pages need. Without services, the pages are read-only."""
+    """The objects that all pages need. If there are no services, the pages are read-only."""
 
     store: SqlStore
     clock: Clock
@@ -108,9 +108,9 @@ class Site:
     ) -> Route:
         """Return the route of a page.
 
-        An address that ends in a slash redirects to the same address without it, and `/p` redirects to `/`. A
-        slash within a name is quoted. An error becomes an error page. If the address names a project, the
-        page has the frame of that project.
+        An address with a slash at the end redirects to the same address without the slash, and `/p` redirects
+        to `/`. A slash within a name is quoted. An error becomes an error page. If the address names a
+        project, the page has the frame of that project.
         """
 
         async def answer(request: Request) -> Response:
@@ -133,19 +133,19 @@ class Site:
         return Route(path, answer, methods=list(methods))
 
     def _has_seal(self, request: Request, told: str) -> bool:
-        """Return whether this server itself wrote the address's report of its last action."""
+        """Return whether this server wrote the report of its last action in an address."""
         if self.services is None:
             return False
         visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
         return visitors.is_sealed(cookies_of(request), told, seal)
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
-        """Read the content and the frame of a project's page, in one view of the store.
+        """Read the content and the frame of a page of a project, from one snapshot of the store.
 
-        With `is_fresh`, search and threads include the newest messages, unless the disk is full.
+        With `is_fresh`, the search and the threads contain the newest messages, unless the disk is full.
 
         Raises:
-            UnknownProject: The project of the address, or `slug`, does not exist.
+            UnknownProject: The project in the address, or `slug`, does not exist.
         """
         slug, me, services = slug or request.path_params["slug"], remembered_name(request), self.services
         if is_fresh:
@@ -166,7 +166,7 @@ class Site:
         return await self.store.read(view)
 
     async def settle(self) -> None:
-        """Make later searches and thread lists include the newest messages, unless the disk is full."""
+        """Make later searches and lists of threads contain the newest messages, unless the disk is full."""
         try:
             await self.store.settle()
         except StoreFull as error:
@@ -182,10 +182,10 @@ class Site:
         questions: Sequence[OpenQuestion] = (),
         **values: object,
     ) -> Response:
-        """Return a page that browsers must not cache, or those parts of it that the address requests.
+        """Return a page that browsers must not cache, or the parts of it that the address requests.
 
-        Because a large page takes long to render, other requests are served in between. After the page is
-        sent, the records of its open questions state that a page has shown them.
+        A large page takes long to render, so other requests are served in between. After the page has been
+        sent, it is recorded that a page has shown its open questions.
 
         Raises:
             InvalidArgument: The page has no such part.
@@ -234,10 +234,10 @@ class Site:
         remedy: str = "",
         typed: Sequence[str] = (),
     ) -> Response:
-        """Return a page about an error, in the frame of the project `slug` if it exists.
+        """Return a page about an error, in the frame of the project `slug` if this project exists.
 
-        The error page is a complete page, whichever parts were requested. The error page does not update
-        itself, because each update would fail again.
+        The response is a complete page, even if only parts were requested. The page does not update itself,
+        because each update would fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:
@@ -262,7 +262,7 @@ class WorkingSite(Site):
     services: PageServices
 
     def done(self, request: Request, address: str) -> Response:
-        """Redirect a browser to a page that reports the action; the report is sealed against forgery."""
+        """Redirect a browser to a page that reports the action, with a seal against forged reports."""
         address, mark, place = address.partition("#")
         seal = self.services.visitors.seal(cookies_of(request), told_by(address))
         return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")

@@ -1,4 +1,4 @@
-"""The page of a project's tasks, and a person's decision about a finished one."""
+"""The page of a project's tasks, on which a person decides about tasks."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -24,11 +24,11 @@ _DECISIONS: Final[Mapping[str, tuple[TaskDecision, str]]] = {
     "reject": ("no", "rejected"),
     "cancel": ("cancel", "cancelled"),
 }
-"""The decision that each button stands for, and its outcome."""
+"""The decision that each button makes, and its outcome."""
 
 
 async def tasks(site: Site, request: Request) -> Response:
-    """Show open tasks (claimable ones first) and those that ended last, or one task with its texts."""
+    """Show the open tasks, and the tasks that ended last, or one task with its texts."""
     task_id, after = number(request, "task"), request.query_params.get("after", "")[:64]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -51,7 +51,7 @@ async def tasks(site: Site, request: Request) -> Response:
 
 
 class TaskForm(msgspec.Struct):
-    """A person's decision about a task."""
+    """The decision of a person about a task."""
 
     do: str = ""
     name: str = ""
@@ -60,7 +60,7 @@ class TaskForm(msgspec.Struct):
 
 
 async def decide_task(site: WorkingSite, request: Request) -> Response:
-    """Accept, reject or cancel a task for a person; then show the tasks."""
+    """Accept, reject or cancel a task for a person. Show the tasks."""
     project = await site.project(request)
     if request.method == "POST":
         services = site.services

@@ -1,4 +1,4 @@
-"""The pages of threads: the list with its filters, and one thread from a given message on."""
+"""The pages of threads: the list with its filters, and one thread from a given message."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ from postroom.web.site import Site
 
 THREADS: Final = 30
 AMONG: Final = 2_000
-"""Maximum number of threads that are read for a filter."""
+"""Maximum number of threads that a filter reads."""
 MESSAGES: Final = 50
 PAGE_TEXT: Final = 256 * 1024
-"""Maximum characters of message bodies on one page of a thread; a longer message gets its own page."""
+"""Maximum characters of message bodies on a page of a thread. A longer message gets its own page."""
 PARTICIPANTS_AMONG: Final = 1_000
-"""How many of each project's newest messages on a thread are searched for its writers and recipients."""
+"""Maximum number of newest messages of each project that are searched for participants of a thread."""
 NOBODY: Final = -1
-"""Stands for a name that is unknown; no agent has this id."""
+"""The id for an unknown name. No agent has this id."""
 _SHOWN: Final[dict[str, ThreadsSeen]] = {choice: choice for choice in get_args(ThreadsSeen)}
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
     "any": (),
@@ -50,7 +50,7 @@ LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The filter of threads that an address describes."""
+    """The filter of threads in an address."""
 
     show: ThreadsSeen = "any"
     importance: str = "any"
@@ -64,7 +64,7 @@ class Wanted:
 
 
 async def threads(site: Site, request: Request) -> Response:
-    """Show a project's threads, filtered if wanted, with the most recently active first."""
+    """Show the threads of a project that match the filter, most recently active first."""
     before, query = number(request, "before"), request.query_params
     wanted = Wanted(
         show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
@@ -103,7 +103,7 @@ async def threads(site: Site, request: Request) -> Response:
 
 
 async def thread(site: Site, request: Request) -> Response:
-    """Show messages of a thread in order: those after an id, or the newest; collapse those already read."""
+    """Show messages of a thread in order, from an id or the newest ones. Collapse messages that were read."""
     thread_id, services, me = request.path_params["thread_id"], site.services, remembered_name(request)
     after, newest = number(request, "after") or 0, number(request, "newest") == 1
     sent = number(request, "sent")
@@ -126,7 +126,7 @@ async def thread(site: Site, request: Request) -> Response:
             page = Page(fitting, fitting[-1].id if len(fitting) < len(messages) else None)
         rows = shown_messages(reads, project, page.rows)
         standing = [row for row in rows if row.message.recalled_at is None]
-        # The messages to collapse: those already read, except the last one and the requested one.
+        # Collapse the messages that were read already, except the last one and the requested one.
         first = rows[0].message.id if after and rows else 0
         folded = frozenset(
             row.message.id for row in standing[:-1] if row.message.id != first and _was_read(row, me)
@@ -143,7 +143,7 @@ async def thread(site: Site, request: Request) -> Response:
                 "first_unread": 0 if after else _first_unread(standing, me),
                 "participants": talk.participants(among=PARTICIPANTS_AMONG),
                 "participants_among": PARTICIPANTS_AMONG,
-                # The last message of the thread, to which an answer at its end replies.
+                # Find the last message of the thread, to which an answer below it replies.
                 "answers": standing[-1] if standing and page.next is None else None,
             },
             "texts": bodies_of(reads, project, rows),
@@ -157,7 +157,7 @@ async def thread(site: Site, request: Request) -> Response:
 
 
 def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:
-    """Return the first unread message to the person `me`; 0 if it is the very first, or there is none."""
+    """Return the id of the first message that `me` has not read, or 0 if there is none or it is on top."""
     for place, message in enumerate(messages):
         mine = (
             reader for reader in message.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)
@@ -168,17 +168,17 @@ def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:
 
 
 def _was_read(one: ShownMessage, me: str) -> bool:
-    """Return whether the person `me` has read a message, and acknowledged it if required.
+    """Return whether the person `me` has read a message, and has acknowledged it if required.
 
-    A message that was sent only to agents is not collapsed, because the server cannot know whether the person
-    has read it.
+    A message only to agents counts as unread, because the server does not know whether the person has read
+    it.
     """
     mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
     return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
 
 
 def _find_agent_id(reads: MailReads, project: Project | None, name: str) -> int:
-    """Return the id of a project's agent; 0 without a name."""
+    """Return the id of an agent in a project, or 0 if there is no name."""
     if not name:
         return 0
     agent: Agent | None = None if project is None else reads.agent(project.id, name)
@@ -186,7 +186,7 @@ def _find_agent_id(reads: MailReads, project: Project | None, name: str) -> int:
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the first messages whose text fits on one page, but at least one message."""
+    """Return the first messages whose texts fit on one page, but at least one message."""
     text = 0
     for count, message in enumerate(messages):
         text += len(message.body_md)

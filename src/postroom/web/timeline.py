@@ -1,8 +1,8 @@
-"""Reads the events of a project within a time span, from one view of the store and up to fixed limits.
+"""Reads the events of a project within a time span, from one snapshot of the store, up to fixed limits.
 
-Successful runs that are less than three pixels apart are drawn as one bar that shows their number. Failures,
-questions and conflicts always stay separate. Messages are drawn individually up to a limit, and only counted
-beyond it; the newest are always included. Blind copies are omitted here.
+Successful runs that are less than three pixels apart are drawn as one bar with their number. Failures,
+questions and conflicts are always drawn separately. Messages are drawn separately up to a limit, beginning
+with the newest, and only counted beyond it. Blind copies are omitted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,29 +31,29 @@ from postroom.web.wording import absolute, one_line
 AGENTS: Final = 2_000
 PEOPLE: Final = 12
 WIDTH: Final = 1_000
-"""The width in pixels that is assumed for the picture."""
+"""The assumed width of the picture, in pixels."""
 NEAR: Final = 3
 """The distance in pixels below which runs become one bar."""
 GROUPS: Final = 2_000
-"""Maximum number of groups of successful runs that are read, about three times as many as are drawn."""
+"""Maximum number of groups of successful runs that are read. About a third of these groups are drawn."""
 ARROWS: Final = 300
 SAID: Final = 3
-"""Maximum number of a message's recipients that are named."""
+"""Maximum number of recipients of a message that are named."""
 ALONE: Final = 250
-"""Maximum number of attempts that are drawn individually, the newest ones."""
+"""Maximum number of newest attempts that are drawn separately."""
 HELD: Final = 150
 PARTS: Final = 100
 COUNTED: Final = 250
 """Maximum number of messages that are counted in each part of a span."""
 TOTAL: Final = 10_000
-"""Maximum number of messages of a span that are counted, regardless of the length of the span."""
+"""Maximum number of messages in a span that are counted."""
 LOOKED_THROUGH: Final = 2_000
-"""Maximum number of messages that are read with their senders and recipients, the newest ones."""
+"""Maximum number of newest messages that are read with their senders and recipients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message with its recipients, and the runs that it started, by recipient."""
+    """A message with its recipients, and the run that it started for each recipient."""
 
     message: Written
     readers: Sequence[Recipient] = ()
@@ -61,7 +61,7 @@ class Sent:
 
     @property
     def words(self) -> str:
-        """The description of the message for screen readers."""
+        """The text about the message for screen readers."""
         to = ", ".join(one_line(reader.name) for reader in self.readers[:SAID])
         more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
         wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
@@ -69,7 +69,7 @@ class Sent:
 
     @property
     def came(self) -> str:
-        """The result of the message: recalled, the number of runs started, the number unread, or read."""
+        """The state of the message: recalled, the number of started runs, the number of unread, or read."""
         if self.message.recalled_at is not None:
             return "recalled"
         if self.runs:
@@ -104,18 +104,18 @@ class Window:
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
-    """The number of messages in each part, if they are too many to draw; `sent` then has only the newest."""
+    """The number of messages in each part, if there are too many for `sent` to contain all of them."""
     total: int
     """The number of messages."""
     is_counted_out: bool
-    """Whether there were more messages than were counted."""
+    """Whether there are more messages than were counted."""
     took_part: frozenset[int]
-    """The ids of the agents that wrote messages or were visible recipients."""
+    """The ids of the agents that wrote messages, or received them visibly."""
     held: Sequence[Reservation]
     is_cut: bool
-    """Whether further events, which would be drawn individually, were left out."""
+    """Whether further events were omitted that would be drawn separately."""
     day: Span
-    """The longer span around this one; a small overview picture shows its activity."""
+    """The longer span around this one, whose activity a small overview picture shows."""
     day_counts: Sequence[int]
 
     @property
@@ -125,7 +125,7 @@ class Window:
 
 
 def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
-    """Return the events of a project within a span, or only those of one agent or one thread.
+    """Return the events in a span of a project, of an agent or of a thread.
 
     Raises:
         UnknownAgent, UnknownThread: The agent or thread does not exist.
@@ -175,7 +175,7 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
 
 
 def around(span: Span) -> Span:
-    """Return the day that contains the span, or a span that is ten times as long."""
+    """Return the day that contains a span, or a span that is ten times as long."""
     length = span.end - span.begin
     if length < 16 * HOUR:
         begin = span.begin // DAY * DAY
@@ -190,7 +190,7 @@ def _with_tracks(
     sent: Sequence[Sent],
     attempts: Sequence[Attempt | AttemptGroup],
 ) -> Sequence[Agent]:
-    """Return the agents that took part: senders, visible recipients, and agents that had runs."""
+    """Return the agents that sent messages, received messages visibly, or had runs."""
     ids = {sent.message.sender_id for sent in sent} | {to.agent_id for sent in sent for to in sent.readers}
     ids |= {attempt.agent_id for attempt in attempts}
     by_id = {agent.id: agent for agent in agents if agent.id in ids}
@@ -205,7 +205,7 @@ def _attempts(
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
     count, lanes = reads.attempt_count(agent_ids, span)
     step = nearness(span)
-    if count > GROUPS:  # too many to draw, they would be joined anyway, and the database does so faster
+    if count > GROUPS:  # too many to draw: the database joins them faster
         step = max(step, (span.end - span.begin) * lanes // GROUPS)
     bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
     alone = _alone(reads, agent_ids, span)
@@ -219,12 +219,12 @@ def _attempts(
 
 
 def nearness(span: Span) -> int:
-    """Return the distance in milliseconds below which an agent's runs become one bar."""
+    """Return the distance in milliseconds below which runs of an agent become one bar."""
     return max((span.end - span.begin) * NEAR // WIDTH, 1)
 
 
 def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
-    """Return the newest individual attempts, and in addition those of agents that are active or ask."""
+    """Return the newest attempts, and also those of agents that are active or ask questions."""
     alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
     if len(alone) < ALONE:
         return alone
@@ -240,7 +240,7 @@ def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attem
 
 
 def reaches(attempt: Attempt, begin: int) -> bool:
-    """Return whether an attempt, or the wait that follows it, continues beyond this time."""
+    """Return whether an attempt, or the wait after it, continues beyond a time."""
     if attempt.ended_at is None or attempt.ended_at > begin:
         return True
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
@@ -260,7 +260,7 @@ def _as_bar(attempt: Attempt) -> AttemptGroup:
 
 
 def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
-    """Return groups ordered by agent and time; join those that are closer than `step`."""
+    """Return groups ordered by agent and time. Join groups that are closer than `step`."""
     bars: list[AttemptGroup] = []
     for group in groups:
         last = bars[-1] if bars else None
@@ -284,7 +284,7 @@ def _messages(
     whose: Agent | None,
     thread_id: str,
 ) -> _Mail:
-    """Return the newest messages, the number of all messages, and all participants."""
+    """Return the newest messages in a span, the number of all messages, and all participants."""
     is_whole = whose is None and not thread_id
     agent_id = None if whose is None else whose.id
     messages: list[Written] = []
@@ -322,7 +322,7 @@ def _messages(
 def _of_thread(
     reads: MailReads, sent: Sequence[Sent], agent_ids: set[int], span: Span
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
-    """Return the attempts of runs that had messages of a thread."""
+    """Return the attempts of runs that received messages of a thread."""
     runs = sorted({run.run_id for sent in sent for run in sent.runs.values()})
     bars, alone = list[AttemptGroup](), list[Attempt]()
     for attempt in reads.attempts_of_runs(runs) if runs else ():

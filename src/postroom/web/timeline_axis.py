@@ -1,6 +1,6 @@
-"""Positions of times along a picture, in percent of its width, and the ticks of the axis.
+"""Maps times to positions in a picture, in percent of its width, and finds the ticks of the axis.
 
-Ticks are at round UTC times, because UTC does not repeat any hour.
+Ticks are at round UTC times, because no hour occurs twice in UTC.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ PRESETS: Final[Mapping[str, int]] = {
     "1h": HOUR,
     "8h": 8 * HOUR,
 }
-"""The lengths that a span may have, keyed by their names in an address."""
+"""The lengths of spans, keyed by their names in an address."""
 MIN_SPAN: Final = 200
 MAX_SPAN: Final = 50 * 365 * DAY
 _STEPS: Final = (
@@ -46,7 +46,7 @@ class Axis:
         return self.span.end - self.span.begin
 
     def at(self, instant: int) -> float:
-        """Return the position of a time in percent; a time outside the span is at the edge."""
+        """Return the position of a time in percent. A time outside the span is at the edge."""
         inside = min(max(instant, self.span.begin), self.span.end)
         return round((inside - self.span.begin) * 100 / self.length, 3)
 
@@ -60,7 +60,7 @@ class Axis:
 
 
 def clock(instant: int, step: int, zone: tzinfo) -> str:
-    """Return a time in a time zone, as exact as the distance between ticks requires."""
+    """Return a time in a time zone, with the precision that the distance between ticks requires."""
     moment = datetime.fromtimestamp(instant / 1000, tz=zone)
     if step >= DAY:
         return f"{moment.day} {moment:%b}"

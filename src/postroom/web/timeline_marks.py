@@ -1,4 +1,4 @@
-"""Draws a window: lanes in groups, with marks positioned by percent horizontally and by pixels vertically."""
+"""Draws a window: lanes in groups, with marks. Positions are in percent horizontally, else in pixels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ GROUPS: Final = (
 )
 FOLDED: Final = frozenset({"quiet", "idle"})
 TOGETHER: Final = 20
-"""The number of lanes above which lanes are grouped; a quiet group with more lanes is collapsed."""
+"""The number of lanes above which lanes are grouped. A quiet group with more lanes is collapsed."""
 LANES: Final = 200
-"""Maximum number of lanes of a group that are drawn; the activity of the other lanes is only listed."""
+"""Maximum number of lanes of a group that are drawn. The activity of the other lanes is only listed."""
 BARS: Final = 600
 """Maximum number of bars for successful runs."""
 LANE: Final = 34
@@ -30,7 +30,7 @@ HEAD: Final = 40
 BAR: Final = 14
 COUNTS: Final = 44
 THINNEST: Final = 0.25
-"""The minimum width of a mark in percent, so that people can see and click it."""
+"""The minimum width of a mark, in percent, so that people can see and click it."""
 _GROUP_PARTS: Final = 60
 _IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
@@ -54,7 +54,7 @@ class Track:
     group: str
     is_person: bool = False
     y: int = 0
-    """The vertical position of the lane's middle; 0 if the lane is not drawn."""
+    """The vertical position of the middle of the lane, or 0 if the lane is not drawn."""
     note: str = ""
 
 
@@ -76,10 +76,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """One event (or several joined ones), drawn as a bar on an agent's lane."""
+    """A bar on the lane of an agent, for one event or several joined events."""
 
     key: str
-    """`run:<id>`, or `runs:<begin>-<end>` if the bar stands for several runs."""
+    """`run:<id>`, or `runs:<begin>-<end>` for a bar of several runs."""
     shape: Shape
     who: str
     y: int
@@ -93,7 +93,7 @@ class RunBar:
 
     @property
     def words(self) -> str:
-        """The description of the bar for screen readers."""
+        """The text about the bar for screen readers."""
         if self.count > 1:
             return f"{self.count} runs"
         return "asked a person" if self.shape == "asks" and self.ended is not None else _WORDS[self.shape]
@@ -101,7 +101,7 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The line of a message to a recipient: down at `x` from `y0` to `y1`, then to `wake` if it woke them."""
+    """The line of a message to a recipient: from `y0` to `y1` at `x`, then to `wake` if it started a run."""
 
     y1: int
     wake: float | None
@@ -111,7 +111,7 @@ class Leg:
 class Arrow:
     """A message, drawn as an arrow.
 
-    If it is only counted, or no participant has a drawn lane, it has no legs and is at position 0.
+    A message that is only counted, or none of whose participants has a drawn lane, has no legs.
     """
 
     sent: Sent
@@ -148,20 +148,20 @@ class Picture:
 
     @property
     def tracks(self) -> Iterator[Track]:
-        """All participants in the picture, including those in collapsed groups."""
+        """All participants, including those in collapsed groups."""
         yield from self.people
         for group in self.groups:
             yield from group.lanes
 
 
 def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
-    """Draw a window; groups in `opened` are expanded, and a `-` before a name collapses the group.
+    """Draw a window. Groups in `opened` are expanded. A `-` before a name collapses the group.
 
-    Events of agents whose lane is not drawn are included, because the list shows them.
+    Events of agents without a drawn lane are included, because the list shows them.
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
-    # If messages are only counted, it is unknown which people wrote or received them.
+    # If messages are only counted, their senders and recipients are unknown.
     present = [person for person in seen.people if seen.counts or person.id in seen.took_part]
     people = [
         Track(agent=person, group="people", is_person=True, y=top + number * LANE + LANE // 2)
@@ -245,7 +245,7 @@ def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
-    """Return how many runs started in each part of the span, relative to the busiest part."""
+    """Return the number of runs that started in each part of the span, relative to the busiest part."""
     parts = [0] * _GROUP_PARTS
     began = [(bar.began_at, bar.count) for bar in seen.bars if bar.agent_id in agent_ids]
     began += [(attempt.began_at, 1) for attempt in seen.alone if attempt.agent_id in agent_ids]
@@ -258,7 +258,7 @@ def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
 def _marks(
     seen: Window, standing: QueueState, lanes: Mapping[int, Track], axis: Axis, now: int
 ) -> Iterator[RunBar]:
-    # The bars on the drawn lanes; bars are joined until there are few enough.
+    # Draw the bars on the lanes. Bars are joined until there are few enough.
     bars, step = [bar for bar in seen.bars if bar.agent_id in lanes], nearness(seen.span)
     while len(bars) > BARS:
         step *= 2
@@ -296,7 +296,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
     shape: Shape = "at-work" if one.ended_at is None else "done"
     if one.outcome == "waiting":
         shape = "asked"
-    elif one.outcome in ("failed", "cut_off"):  # a run that ended with its server does not count as failed
+    elif one.outcome in ("failed", "cut_off"):  # a run that its server's end cut off does not count as failed
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
@@ -314,7 +314,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
 
 
 def _queue_mark(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
-    """Draw how long an attempt waited before it started, if that is long enough to be visible."""
+    """Draw the time that an attempt waited before its start, if it is long enough to be visible."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
         yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)
@@ -357,7 +357,7 @@ def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Ar
         readers = [lanes[to.agent_id] for to in sent.readers if to.agent_id in lanes]
         if sender is None and not readers:
             continue
-        is_drawn = not seen.counts  # otherwise it is listed, and drawn as part of the counts
+        is_drawn = not seen.counts  # otherwise, the message is listed, and is part of the counts
         legs = [Leg(y1=to.y, wake=_wake(sent, to.agent.id, axis)) for to in readers if to.y and is_drawn]
         y0 = sender.y if sender is not None and is_drawn else 0
         yield Arrow(sent=sent, x=axis.at(sent.message.created_at), y0=y0, legs=legs)

@@ -1,4 +1,4 @@
-"""The timeline of a project as a picture; its address contains the zoom, the filters and the selection."""
+"""The timeline of a project as a picture. The address contains the zoom, the filters and the selection."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,30 +21,30 @@ from postroom.web.timeline_rows import ROWS, listed, upright
 from postroom.web.timeline_span import DEFAULT, LENGTHS, MIN_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
-"""The kinds of marks that can be shown alone, each with the part of the picture that contains it."""
+"""The kinds of marks that can be shown alone, each with the part of the picture that contains them."""
 FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
 MAX_NAME_LENGTH: Final = 600
 TAIL: Final = 12
-"""Number of lines of a run's output that are shown next to the picture."""
+"""The number of lines of a run's output that are shown next to the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The picture that an address asks for."""
+    """The picture that an address requests."""
 
     slug: str
     now: int
     length: str = ""
-    """The name of a span that moves with the current time; "" for a fixed span."""
+    """The name of a span that ends at the current time, or "" for a fixed span."""
     span: Span
     last: int = 0
-    """The time of the newest event of all, or the end of a fixed span."""
+    """The time of the newest event, or the end of a fixed span."""
     longest: int = PRESETS[DEFAULT]
-    """The maximum length of the span when zooming out."""
+    """The maximum length of the span."""
     agent: str = ""
     thread: str = ""
     kind: str = ""
-    """The marks to draw: one of `KINDS`, or "" for all."""
+    """The kind of marks to draw, of `KINDS`, or "" for all."""
     opened: str = ""
     chosen: str = ""
 
@@ -59,19 +59,19 @@ class Asked:
 
     @property
     def choosing(self) -> str:
-        """The page's address up to the key of the selected mark, which the caller appends."""
+        """The address of the page up to the key of the selected mark, which the caller appends."""
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The shortest and the longest length for zooming; a length that a link gives is always allowed."""
+        """The shortest and the longest length of the span. The length in a link is always allowed."""
         length = self.span.end - self.span.begin
         return min(MIN_ZOOM, length), max(self.longest, length)
 
     @property
     def nearest(self) -> str:
-        """The name of the preset length that is nearest to the current length."""
+        """The name of the preset length nearest to the current length."""
         length = self.span.end - self.span.begin
         return min(PRESETS, key=lambda one: max(PRESETS[one] / length, length / PRESETS[one]))
 
@@ -81,7 +81,7 @@ class Asked:
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
-        """Return the address of the picture for another span, which ends at most a moment after now."""
+        """Return the address of the picture for another span, which ends shortly after now at the latest."""
         half = max(end - begin, MIN_SPAN) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
@@ -99,13 +99,13 @@ class Asked:
         return self.at(self.span.begin + step, self.span.end + step)
 
     def folding(self, group: str, *, is_open: bool) -> str:
-        """Return the address with a group of lanes folded or unfolded."""
+        """Return the address with a group of lanes collapsed or expanded."""
         given_values = set(self.opened.split(",")) - {"", group, f"-{group}"}
         return self.to(opened=",".join(sorted(given_values | {f"-{group}" if is_open else group})))
 
 
 async def timeline(site: Site, request: Request) -> Response:
-    """Show a time span of a project, of one of its agents, or of a thread."""
+    """Show a time span of a project, an agent or a thread."""
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         seen, query = _seen(tx.mail, request, project, site.clock.now())
@@ -129,12 +129,12 @@ async def timeline(site: Site, request: Request) -> Response:
     shown = await site.read(request, look)
     view, drawn, seen = (shown.values[name] for name in ("asked", "drawn", "seen"))
     rows = listed(drawn)
-    # The address of the rest of the list; "" if the list is complete.
+    # Find the address of the rest of the list; "" if the list is complete.
     if len(rows) <= ROWS:
         further = ""
     else:
         last = rows[ROWS - 1].at
-        # Other events of the same time may follow it, unless the list has only events of this time.
+        # Further events of the same time may exist, unless the list has only events of this time.
         end = last + (rows[0].at > last)
         begin = max(min(view.span.begin, end - MIN_SPAN), 0)
         further = view.to(length="", span=Span(begin=begin, end=end))
@@ -156,7 +156,7 @@ async def timeline(site: Site, request: Request) -> Response:
 
 
 def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: Picture) -> dict[str, object]:
-    """Return the content of the panel next to the picture: a message, a run, or nothing."""
+    """Return the content of the panel next to the picture: a message or a run, if one is selected."""
     kind, _, named = asked.chosen.partition(":")
     if kind == "message" and NUMBER.fullmatch(named):
         return {"panel": "message", "shown": reading.message(tx.mail, project, int(named))}
@@ -174,7 +174,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
     runs = site.services.runs
     try:
         work = runs.work(tx, mark.run_id)
-    except UnknownRun:  # the thread was deleted, so only the attempt is known
+    except UnknownRun:  # the thread has been deleted, so only the attempt is known
         return panel
     panel["work"] = work
     panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])

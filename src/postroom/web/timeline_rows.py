@@ -1,7 +1,7 @@
-"""The picture of a window as a list for screen readers, and in vertical form for narrow screens.
+"""Draws a window as a list for screen readers, and in vertical form for narrow screens.
 
-In vertical form, time runs downwards. All rows of the list have the same height, and lanes are columns next
-to the list.
+In vertical form, time runs downwards. All rows of the list have the same height. Lanes are columns next to
+the list.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from postroom.contracts.mail import Agent
 from postroom.web.timeline_marks import Arrow, Band, Picture, RunBar, Shape
 
 ROWS: Final = 150
-"""Maximum number of rows in the list, which shows the newest events."""
+"""Maximum number of rows in the list of the newest events."""
 COLUMNS: Final = 8
 ROW: Final = 96
 COLUMN: Final = 24
@@ -21,7 +21,7 @@ COLUMN: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One event as a row; exactly one of the three fields is set."""
+    """An event as a row. Exactly one of the three fields is set."""
 
     at: int
     who: str
@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stroke:
-    """A run, drawn in its column from `y0` down to `y1`."""
+    """A run, which is drawn in its column from `y0` down to `y1`."""
 
     x: int
     y0: int
@@ -42,7 +42,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cross:
-    """A message, drawn in its row of the list from the sender's column to the recipients' columns."""
+    """A message, which is drawn in its row from the sender's column to the recipients' columns."""
 
     y: int
     x0: int | None
@@ -69,12 +69,12 @@ def listed(drawn: Picture) -> list[Row]:
         for arrow in drawn.arrows
     ]
     rows += [Row(at=band.held.created_at, who=band.held.holder, band=band) for band in drawn.bands]
-    rows.reverse()  # of several events at the same time, the last is the newest
+    rows.reverse()  # of events at the same time, the last is the newest
     return sorted(rows, key=lambda one: one.at, reverse=True)
 
 
 def _told_at(mark: RunBar) -> int:
-    """Return the time that a mark's description refers to: its end if the event has ended, else its start."""
+    """Return the time of a mark in the list: the end of its event, or the start if it has not ended."""
     is_of_its_end = mark.count == 1 and mark.shape not in ("asks", "queued")
     return mark.ended if is_of_its_end and mark.ended is not None else mark.at
 

@@ -1,4 +1,4 @@
-"""The time span of a project's picture: given by the address, or chosen to fit the content."""
+"""Determines the time span of a project's picture, from the address or from the events."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,19 +16,19 @@ from postroom.web.timeline_axis import DAY, MAX_SPAN, MIN_SPAN, MINUTE, PRESETS,
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
 LAST: Final = "last"
-"""The name of a span that ends at the last event, however old it is."""
+"""The name of a span that ends at the last event, even if that event is old."""
 MIN_ZOOM: Final = min(PRESETS.values())
-"""The shortest span for zooming in; a link to runs that are close together may lead to a shorter one."""
+"""The shortest span for zooming in. A link to runs that are close together may have a shorter span."""
 GROWING: Final = ("1m", "15m", "1h")
-"""The initial lengths of the span for a project without events, by the project's age."""
+"""The lengths of the span for a project without events, in the order of the project's age."""
 _MARGIN: Final = 50
-"""A picture of all events has a margin on each side: its length divided by this number."""
+"""The divisor of a picture's length that gives the margin on each side, if it shows all events."""
 
 
 def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
-    """Return the span of an address, the span's name if it follows the current time, and its last event.
+    """Return the name of the span in an address, the span, and the time of its last event.
 
-    After the time of the last event, the span has only a margin.
+    The name is "" for a fixed span. After the last event, the span has only a margin.
 
     Raises:
         InvalidArgument: The address has an invalid span.
@@ -40,8 +40,8 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
             return length, _up_to(now, PRESETS[length]), now
         there = extent(reads, project, now)
         if not length:
-            # The name of a suitable span: all of the project or, if it is old, its newest hours. If an old
-            # project was inactive in these hours, the span covers its last activity.
+            # Find the name of a suitable span: the whole project or, for an old project, its newest hours. If
+            # an old project was inactive in these hours, the span covers its last activity.
             if there is None:
                 age = now - project.created_at
                 length = next((preset for preset in GROWING if age <= PRESETS[preset] * 9 // 10), DEFAULT)
@@ -64,7 +64,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
 
 
 def extent(reads: MailReads, project: Project, now: int) -> Span | None:
-    """Return the span from the first to the last event of a project; None if there are no events.
+    """Return the span from the first to the last event of a project, or None if there are no events.
 
     The span extends to the current time while a run is active or waits for an answer.
     """
@@ -73,25 +73,25 @@ def extent(reads: MailReads, project: Project, now: int) -> Span | None:
 
 
 def _last(reads: MailReads, project: Project, there: Span) -> Span:
-    """Return the span of the last activity: the newest events, within a few hours before the end."""
+    """Return the span of the last activity: the newest events within a few hours before the end."""
     whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
     agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
     began = [message.created_at for message in reads.written(project.id, whole, limit=ARROWS)]
     began += [attempt.began_at for attempt in reads.attempt_groups(agents, whole, step=MINUTE)]
     began += [attempt.began_at for attempt in reads.attempts_alone(agents, whole, limit=ALONE)]
-    # Do not zoom into a single message so far that one second fills the picture.
+    # Do not zoom in so far on a single message that one second fills the picture.
     return Span(begin=min([*began, there.end - MINUTE]), end=there.end)
 
 
 def longest_of(reads: MailReads, project: Project, now: int) -> int:
-    """Return the maximum length for zooming out: the longest preset, or the whole project if longer."""
+    """Return the maximum length of a span: the longest preset, or the whole project if it is longer."""
     first = reads.begin_of(project.id)
     age = now - min(project.created_at, now if first is None else first)
     return min(max(PRESETS[DEFAULT], age + age // 10), MAX_SPAN)
 
 
 def ends_by(now: int, size: int) -> int:
-    """Return the end of a span of this length that contains the current time and a small margin."""
+    """Return the end of a span of this length that contains now and a small margin."""
     return now + size // 20
 
 
@@ -101,7 +101,7 @@ def _up_to(now: int, size: int) -> Span:
 
 
 def _around(there: Span, now: int) -> Span:
-    """Return a span with all events; include the current time unless the events would become tiny."""
+    """Return a span with all events, and with the current time unless the events would become tiny."""
     length = there.end - there.begin
     end = now if now - there.end <= length // 2 else there.end
     end = max(end, there.begin + SECOND)
@@ -127,7 +127,7 @@ def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
 
 
 def _of_work(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Yield the times of each agent's last run and of reservations, except expiries in the future."""
+    """Yield the times of the last run of each agent and of reservations, without expiries in the future."""
     agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
     for attempt in reads.attempts_before(agents, now + 1):
         is_open = attempt.ended_at is None or (attempt.outcome == "waiting" and attempt.waited_until is None)

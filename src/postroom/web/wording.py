@@ -22,35 +22,35 @@ _AS_DATE = 30 * _DAY
 _YEAR_10000 = 253_402_300_800_000
 
 TONES = 12
-"""The number of colours for initials that the style sheet has: `tone-0` to `tone-11`."""
+"""The number of colours for initials in the style sheet: `tone-0` to `tone-11`."""
 
 _CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
-# Control characters, lone surrogates, line separators and paragraph separators (Cc, Cs, Zl, Zp).
+# Matches control characters, lone surrogates, line separators and paragraph separators (Cc, Cs, Zl, Zp).
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSEEN_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)
 _LINE_MARKS = re.compile(r"^(\s*(#{1,6}|>|[-+*]|\[[ xX]\])(?=\s))+", re.MULTILINE)
 _LINKS = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _EMPHASIS = re.compile(r"(\*{1,3}|~~|\b_{1,3})(?=\S)(.+?)(?<=\S)\1")
-# Marks that reverse the order of the text after them; with one, `gpj.exe` is shown as `exe.jpg`.
+# Matches marks that reverse the order of the text after them, and show `gpj.exe` as `exe.jpg`.
 _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C])
 
 
 def moment(instant: int) -> str | None:
-    """Format a time as ISO 8601; return None if it is outside the range of the calendar."""
+    """Format a time as ISO 8601, and return None if it is outside the range of the calendar."""
     return iso(instant) if 0 <= instant < _YEAR_10000 else None
 
 
 @lru_cache(4096)
 def absolute(instant: int) -> str:
-    """Format a time as a UTC date and time of day, to the second."""
+    """Format a time as date and time of day in UTC, to the second."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     return f"{datetime.fromtimestamp(instant // _SECOND, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def relative(instant: int, now: int) -> str:
-    """Return how long ago or how far ahead a time is; if it is more than a month, return the date."""
+    """Return how long ago or how far ahead a time is. Beyond a month, return the date."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     distance = abs(instant - now)
@@ -71,8 +71,8 @@ def relative(instant: int, now: int) -> str:
 def clock_time(instant: int, now: int, zone: tzinfo) -> str:
     """Format a time as the time of day in a time zone.
 
-    The day is included unless it is today. If the time is more than a month away, the day is omitted as well,
-    because the relative text before it then already shows the date.
+    The day is included, unless it is today. If the time is more than a month away, the day is omitted, too,
+    because the relative time before it is then a date.
     """
     moment = datetime.fromtimestamp(instant // _SECOND, tz=zone)
     today = datetime.fromtimestamp(now // _SECOND, tz=zone)
@@ -98,7 +98,7 @@ def size_text(size: int) -> str:
 
 @lru_cache(4096)
 def initials(name: str) -> str:
-    """Return the two letters of an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
+    """Return the initials of an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
     if not parts:
         return name[:1].upper() or "?"
@@ -111,13 +111,13 @@ def initials(name: str) -> str:
 
 
 def tone(name: str) -> int:
-    """Return the colour index for a name's initials, which is the same on every page and machine."""
+    """Return the index of the colour for a name, which is the same on every page and machine."""
     return (zlib.crc32(name.casefold().encode("utf-8", "replace")) >> 16) % TONES
 
 
 def one_line(text: str) -> str:
-    """Return the text with control characters, line breaks and text-direction marks removed."""
-    if text.isascii() and text.isprintable():  # fast path for most names, of which a page may have a thousand
+    """Return a text without control characters, line breaks and text-direction marks."""
+    if text.isascii() and text.isprintable():  # fast path for most names: a page may have a thousand
         return " ".join(text.split())
     return " ".join(_UNSEEN.sub(" ", text.translate(_REORDERING)).split())
 
@@ -128,7 +128,7 @@ def lines(text: str) -> str:
 
 
 def clip(text: str, length: int) -> str:
-    """Truncate a text to at most `length` characters, and add an ellipsis where it was cut."""
+    """Cut a text to at most `length` characters, with an ellipsis at the cut."""
     return text if len(text) <= length else text[:length].rstrip() + "…"
 
 
@@ -155,13 +155,13 @@ def gist(body: str, *, length: int = 180) -> str:
 
 
 def folder_name(path: str) -> str:
-    """Return the last segment of a path, which people use as the name of the project."""
+    """Return the last segment of a path, which people use as the name of a project."""
     match = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
     return one_line(path if match is None else match[0])
 
 
 def extension(name: str) -> str:
-    """Return a label for the type of a file: up to four characters from the file's name."""
+    """Return a label for the type of a file, with up to four characters of its name."""
     _, dot, last = name.rpartition(".")
     return last.upper() if dot and last.isascii() and last.isalnum() and len(last) <= 4 else "FILE"
 
@@ -183,14 +183,14 @@ class Wanted:
 
 
 def wanted(query: Query) -> Wanted:
-    """Return the words that a query looks for, without those that it excludes."""
+    """Return the words that a query searches, without those that it excludes."""
     wanted = Wanted()
     _gather(query, wanted)
     return wanted
 
 
 def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
-    """Split an excerpt into pieces; each has a flag that states whether it is a search hit."""
+    """Split an excerpt into pieces, each with whether it is a search hit."""
     cut: list[tuple[str, bool]] = []
     end = 0
     for match in _WORD.finditer(excerpt):

@@ -1,9 +1,9 @@
-"""The form with which a person writes to a project's agents, or answers a message.
+"""The form with which a person writes to the agents of a project, or answers a message.
 
-If no person exists yet, the page first asks for a name. `postroom people` adds more people.
+If there is no person yet, the page first asks for a name. `postroom people` adds more people.
 
-If a message is rejected, the form shows it as it was typed, with the reason. The form contains a key, so that
-a double click sends only one message.
+If a message is rejected, the form shows the text as it was typed, with the reason. The form contains a key,
+so that a double click sends only one message.
 """
 
 import re
@@ -43,9 +43,9 @@ from postroom.web.site import WorkingSite
 
 _LOG = get_logger(__name__)
 OFFERED = 200
-"""Maximum number of agents that the form lists; other names can be typed into the second field."""
+"""Maximum number of agents that the form lists. Other names can be typed into the second field."""
 FORM_ROOM = 64 * 1024
-"""Maximum number of bytes of a form in addition to the message's text."""
+"""Maximum number of bytes of a form without the text of the message."""
 _PERCENT = 3
 """Maximum number of form bytes for each byte of text."""
 _REMEDIES: Final = {
@@ -56,13 +56,13 @@ _REMEDIES: Final = {
     UnknownProject.code: "correct the project's name after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
-"""The label that the form has for each argument of the sending tool."""
+"""The label in the form for each argument of the tool that sends messages."""
 _FIELD: Final = re.compile(r"`(\w+)[^`]*`")
 _IMPORTANCE: Final[dict[str, Importance]] = {level: level for level in get_args(Importance)}
 
 
 class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the form, as it was submitted."""
+    """The content of a submitted form."""
 
     name: str = ""
     to: list[str] = []
@@ -74,19 +74,19 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     to_all: bool = False
     key: str = ""
     reply: Number | None = None
-    """The message that this one answers."""
+    """The message that this message answers."""
     again: str = ""
-    """The dead letter that this message retries; it is discarded once the message has been sent."""
+    """The dead letter that this message retries, and that is discarded when the message has been sent."""
     thread: str = ""
     """The thread on whose page the person wrote the answer."""
     do: str = ""
     files: tuple[DraftFile, ...] = ()
     is_cut: bool = False
-    """Whether the files exceeded their limit; if so, the files and all later fields are missing."""
+    """Whether the files exceeded their limit, so that the files and all later fields are missing."""
 
 
 async def write(site: WorkingSite, request: Request) -> Response:
-    """Show the form, with a selected agent or a message to answer, or send the message in it."""
+    """Show the form, with a selected agent or a message to answer, or send its message."""
     if request.method == "POST":
         return await _send(site, request)
     chosen = request.query_params.get("to", "")[:400]
@@ -140,7 +140,7 @@ async def _send(site: WorkingSite, request: Request) -> Response:
             )
         posted = await room.messages.send(project.slug, _draft(typed))
         if typed.again:
-            # Discard a dead letter whose message was sent again; if it no longer exists, do nothing.
+            # Discard a dead letter whose message was sent again, if it still exists.
             await site.store.read(lambda tx: known_run(site.services, tx, project, typed.again))
             try:
                 await site.services.runs.discard(typed.again)
@@ -169,14 +169,14 @@ async def _send(site: WorkingSite, request: Request) -> Response:
 async def _form(
     site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
 ) -> Response:
-    """Return the form; if there is no person yet or a name was rejected, the form that asks for a name."""
+    """Return the form, or the form that asks for a name if there is no person yet."""
     messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         agents = tx.mail.agents(project.id, include_retired=False, limit=OFFERED + 1)
         listed = {agent.name for agent in agents[:OFFERED]}
         original = None if answers is None or is_name else reading.message(tx.mail, project, answers)
-        # The reason for each rejected recipient, if there are several.
+        # List the reason for each rejected recipient, if there are several.
         problems = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
         if not isinstance(problems, list):
             reasons = []
@@ -230,6 +230,6 @@ def _draft(typed: MessageForm) -> Draft:
 
 
 def _error_text(refusal: PostroomError) -> dict[str, str]:
-    """Return an error and its remedy in terms of the form."""
+    """Return an error and its remedy in the terms of the form."""
     message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
     return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}

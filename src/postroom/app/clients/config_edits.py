@@ -32,7 +32,7 @@ class ConfigEdit:
     path: tuple[str, ...]
     """The keys that lead to the part's object or array."""
     key: str = ""
-    """The name of the part in its object; "" for an item of an array."""
+    """The name of the part in its object, or "" for an item of an array."""
     value: object
     sign: str = ""
     """A text that identifies postroom's item in an array, even if other parts of the item have changed."""
@@ -64,7 +64,7 @@ class AppliedEdit:
     The keys are empty if the edit is a whole file.
     """
     before: str = ""
-    """The whitespace that was written before the part. Before a block, this can be a line end."""
+    """The whitespace that was written before the part. Before a block, the whitespace can be a line end."""
     after: str = ""
     """The whitespace that was written after the part."""
     was: str = ""
@@ -138,7 +138,7 @@ class Record:
 
 
 class Records:
-    """The records of this user. They may be changed only inside the context `kept`."""
+    """The records of this user. Records may be changed only inside the context `kept`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         folder = places.machine_dir(environment)
@@ -194,7 +194,7 @@ class Records:
             lock.release()
 
     def get(self, path: Path) -> Record:
-        """Return the record of a file; an empty record if the file has none."""
+        """Return the record of a file, or an empty record if the file has none."""
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:

@@ -32,14 +32,14 @@ class SetupScope:
     project: Path = field(default_factory=Path.cwd)
     platform: str = sys.platform
     silent: set[str] = field(default_factory=set)
-    """The programs that did not answer in time. They are not asked again."""
+    """The programs that did not answer in time, and are therefore not asked again."""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The exit code and output of `--version`, for each program that was asked."""
     is_dry_run: bool = False
     """Whether nothing may be written to the user's folders, not even by a client program."""
 
     def ask(self, *words: str) -> tuple[int, str]:
-        """Run a client program; return its exit code and output.
+        """Run a client program, and return its exit code and output.
 
         In a dry run, the program gets an empty temporary folder as its home.
         """
@@ -80,7 +80,7 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
 
 
 def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
-    """Return the file that lists a client's hooks; None if the client has no hooks."""
+    """Return the file that lists a client's hooks, or None if the client has no hooks."""
     if client.hooks is None:
         return None
     return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
@@ -147,7 +147,7 @@ def is_installed(client: Client, target: SetupScope) -> bool:
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:
-    """Return the clients with these names; without names, return the installed clients.
+    """Return the clients with these names. Without names, return the installed clients.
 
     Raises:
         InvalidArgument: There is no client with this name.
@@ -167,5 +167,5 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
 
 
 def command_path(environment: Mapping[str, str]) -> str | None:
-    """Return the path of the command `postroom` that PATH leads to; None if there is none."""
+    """Return the path of the command `postroom` that PATH leads to, or None if there is none."""
     return shutil.which(NAME, path=environment.get("PATH"))

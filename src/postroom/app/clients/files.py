@@ -29,13 +29,13 @@ class Found:
     path: Path
     """The path with all links followed."""
     content: bytes | None
-    """The content; None if the file does not exist."""
+    """The content, or None if the file does not exist."""
     mode: int = _PRIVATE
     owner: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
-        """The content as text; "" if the file does not exist."""
+        """The content as text, or "" if the file does not exist."""
         return (self.content or b"").decode("utf-8")
 
 
@@ -237,7 +237,7 @@ def remove(found: Found) -> None:
 
 
 def remove_folders(folders: list[Path]) -> list[Path]:
-    """Remove the empty ones of these folders, innermost first; return the other folders."""
+    """Remove the empty ones of these folders, innermost first, and return the other folders."""
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         with suppress(OSError):  # the folder is not empty, or no longer exists
             folder.rmdir()
@@ -245,7 +245,7 @@ def remove_folders(folders: list[Path]) -> list[Path]:
 
 
 def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
-    """Remove the backups that have this content; return the other backups."""
+    """Remove the backups that have this content, and return the other backups."""
     left = []
     for backup in backups:
         try:

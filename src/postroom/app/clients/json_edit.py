@@ -232,7 +232,7 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
 
 
 def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Remove an item; if people have added parts to it, remove only postroom's innermost part."""
+    """Remove an item. If people have added parts to it, remove only postroom's innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue

@@ -1,6 +1,6 @@
 """The set-up of Claude Code in the form of a plugin.
 
-The plugin contains an MCP server, hooks and commands. It is in a marketplace folder of postroom.
+The plugin contains an MCP server, hooks and commands. The plugin is in a marketplace folder of postroom.
 
 Only two entries are written to the client's files: one names the folder, and the other enables the plugin.
 The removal of these two entries restores the files.
@@ -166,7 +166,7 @@ def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
 
 
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
-    """Run the client in a temporary folder; return its exit code and output."""
+    """Run the client in a temporary folder, and return its exit code and output."""
     executable = shutil.which(program, path=target.environment.get("PATH"))
     if executable is None:
         return 127, f"{program} is not on the PATH"

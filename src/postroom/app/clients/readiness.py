@@ -36,12 +36,12 @@ class Release:
     """The installed release and the tested release of a client."""
 
     installed: str
-    """The installed version; "" if the client does not report it."""
+    """The installed version, or "" if the client does not report it."""
     tried: str
     tried_on: str
     """The date of the tests, as YYYY-MM-DD."""
     warning: str = ""
-    """Why the installed release may not work; "" for the tested release."""
+    """Why the installed release may not work, or "" for the tested release."""
     remedy: str = ""
 
 
@@ -132,7 +132,7 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
 
 
 def release_of(client: Client, target: SetupScope) -> Release | None:
-    """Return the installed release of a client; None if the program is not installed or was never tested."""
+    """Return the installed release of a client, or None if the program is missing or was never tested."""
     made, program = client.asks, _program(client, target)
     if made is None or program is None:
         return None

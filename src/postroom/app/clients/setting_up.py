@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of a file; `after` is None if the change removes the file."""
+    """The change of a file. `after` is None if the change removes the file."""
 
     path: Path
     """The path that the client uses. `found` contains the path with links followed."""
@@ -177,7 +177,7 @@ def give_back(changes: list[Change], records: Records) -> None:
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Plan and write changes; if a running client has changed a file in between, plan again.
+    """Plan and write changes. If a running client has changed a file in between, plan again.
 
     Raises:
         ClientFileRefused: A file cannot be read, changed or written. No change was made.
@@ -290,7 +290,7 @@ def _planned_block_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
-    """Return the start and the end of postroom's block in a text. They are equal if there is no block."""
+    """Return the start and the end of postroom's block in a text. Without a block, both are equal."""
     first, last = own.text.splitlines()[0], own.text.splitlines()[-1]
     begin = text.find(first)
     end = text.find(last, begin)
@@ -332,7 +332,7 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return the record if at least one of its parts still exists; otherwise, return an empty record."""
+    """Return the record if at least one of its parts still exists. Otherwise, return an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -397,7 +397,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    These steps need disk space, so they are taken before the first file is changed.
+    Writing needs disk space, so the function is called before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:
@@ -444,7 +444,7 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a written change. The caller restores its record."""
+    """Undo a written change. The caller restores the record of the change."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

@@ -59,12 +59,12 @@ class ClientStatus:
     state: State
     way: Way | None = None
     tools: Tools | None = None
-    """The set of tools that the entry selects; None if there is no entry, or if it selects none."""
+    """The set of tools that the entry selects, or None if there is no entry, or if it selects none."""
     hooks: bool = False
     extras: tuple[Extra, ...] = ()
     """The optional parts that a person accepted."""
     release: Release | None = None
-    """The release of the client; None if the client is not installed or does not report its version."""
+    """The release of the client, or None if the client is not installed or does not report its version."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -121,7 +121,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
 
 
 def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
-    """Return postroom's entry in a client's file; None if there is none.
+    """Return postroom's entry in a client's file, or None if there is none.
 
     Raises:
         ClientFileRefused: The file cannot be read, or its entry is not a table.
@@ -143,12 +143,12 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
 
 
 def address_of(entry: Mapping[str, object]) -> str:
-    """Return the URL of an entry; "" for an entry that starts a command."""
+    """Return the URL of an entry, or "" for an entry that starts a command."""
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
 def tools_of(entry: Mapping[str, object]) -> Tools | None:
-    """Return the set of tools that an entry selects; None if the entry leaves the choice to the server."""
+    """Return the set of tools that an entry selects, or None if the entry leaves the choice to the server."""
     words = [address_of(entry).rpartition("/")[2]]
     for value in (entry.get("command"), entry.get("args")):
         words += value if isinstance(value, list) else []

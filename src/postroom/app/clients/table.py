@@ -77,23 +77,23 @@ class Hooks:
     ending: str = ""
     """A text that is added to each command.
 
-    For a client that a failing command would block, the text is `; exit 0`. So the client still works after
+    If a failing command would block the client, the text is `; exit 0`. So the client still works after
     postroom has been uninstalled.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file that postroom owns. Its removal restores a file that it replaced."""
+    """A file that postroom owns. The removal of the file restores the file that was replaced."""
 
     user: ConfigPath | None
     project: ConfigPath | None = None
-    """The path of the file in a project; None if projects have no such file."""
+    """The path of the file in a project, or None if projects have no such file."""
     text: str
     is_hook: bool = False
     """Whether the file replaces hooks, so that it is written only if hooks are wanted."""
     extra: Extra | None = None
-    """The optional part that the file is; None if it is written without asking."""
+    """The optional part that the file is, or None if it is written without asking."""
     is_block: bool = False
     """Whether the text is a block between two marker lines in a file that other programs also write."""
 
@@ -110,7 +110,7 @@ class Client:
     """The keys under which the servers are listed."""
     stdio: Mapping[str, object]
     http: Mapping[str, object] | None
-    """The entry for HTTP; None if the entry would have to contain a token."""
+    """The entry for HTTP, or None if the entry would have to contain a token."""
     granted: Mapping[str, object] = field(default_factory=dict)
     """The settings that allow postroom's tools without a question to the user.
 
@@ -124,9 +124,9 @@ class Client:
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
     asks: ClientProgram | None = None
-    """The program that answers questions about the client. It is one of `programs`."""
+    """The program that answers questions about the client. `programs` contains this program."""
     folders: tuple[ConfigPath, ...] = ()
-    """The folders of the client. If one of them exists, the client counts as installed."""
+    """The folders of the client. If one of these folders exists, the client counts as installed."""
     known_by: tuple[str, ...] = ()
     """Texts in the file that show that the file belongs to this client, because rows can share a file."""
     never_with: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ class Client:
         ]
 
     def hook_edits(self) -> list[ConfigEdit]:
-        """Return the entries to write to the hooks file; no entries for a client without hooks."""
+        """Return the entries to write to the hooks file, or no entries for a client without hooks."""
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]

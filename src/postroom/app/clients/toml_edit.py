@@ -28,7 +28,7 @@ class NotToml(ValueError):
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Add or update postroom's table; return the new text and the record of the edit.
+    """Add or update postroom's table, and return the new text and the record of the edit.
 
     Raises:
         NotToml: The text cannot be parsed, or the table cannot be added to it.
@@ -106,7 +106,7 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 
 
 def find(text: str, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys; None if there is no value.
+    """Return the value at a path of keys, or None if there is no value.
 
     Raises:
         NotToml: The text cannot be read, or a value on the path is not a table.

@@ -35,7 +35,7 @@ class HookTrust:
 
 
 def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
-    """Ask a client about postroom's hooks; return its answer.
+    """Ask a client about postroom's hooks, and return its answer.
 
     Return None if the client is not installed, or cannot be asked about its hooks.
     """

@@ -35,7 +35,7 @@ class Assignment:
         self.run = environment["POSTROOM_RUN"]
         self.folder = Path.cwd()
         self.answer = match[1] if (match := _ANSWER.search(mail)) else None
-        """The person's answer to the question of this run: yes or no; None before the run has asked."""
+        """The person's answer to the question of this run: yes or no, or None before the run has asked."""
         self._server = Server.find()
 
     def look(self, tool: str, **arguments: object) -> Any:
@@ -53,7 +53,7 @@ class Assignment:
 
 
 def work(assignment: Assignment) -> str:
-    """Do the task that this agent has claimed. It is safe to repeat this."""
+    """Do the task that this agent has claimed. A repeated call is harmless."""
     task = assignment.task()
     if task is None:
         return "I hold no task."

@@ -180,7 +180,7 @@ def demo(
 
 
 def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
-    """Act as the person; yield a line for each step, then an empty line and the outcome."""
+    """Act as the person. Yield a line for each step, then an empty line and the outcome."""
     last, outcome, holders = max(play.works), "", dict[str, str]()
     names = [f"{number} {work.title}" for number, work in play.works.items()]
     yield f"{YOU} added {len(names)} tasks: {', '.join(names)}", ""
@@ -219,7 +219,7 @@ def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tup
 
 
 def _ask_person(*, as_json: bool) -> str:
-    """Ask the person at the terminal; without a terminal, answer yes: this is a scratch repository."""
+    """Ask the person at the terminal. Without a terminal, answer yes: this is a scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # ignore keys that were pressed before the question

@@ -1,4 +1,4 @@
-"""The scratch repository of the demo: a small shop with one bug, the tasks to do, and their tests."""
+"""The demo's Git repository: a small shop with one bug, the agents' tasks, and the tests of the tasks."""
 
 import subprocess
 import sys
@@ -85,9 +85,9 @@ class Work:
     """One task of the demo.
 
     Attributes:
-        before: The numbers of the tasks that must be done first, counted from 1. test: The class of the tests
-        that must pass; empty if a person or nobody checks the work. versions: The contents of the file after
-        each attempt; all before the last one fail the test.
+        before: The numbers of the tasks that must be done first, counted from 1.
+        test: The class of the tests that must pass. It is empty if no test checks the work.
+        versions: The contents of the file after each attempt. Only the last version passes the test.
     """
 
     title: str
@@ -98,7 +98,7 @@ class Work:
 
     @property
     def check(self) -> str:
-        """The command that decides whether the work is accepted; "" if there is no test."""
+        """The command that checks the work, or "" if no test checks it."""
         return f"python -m unittest test_shop.{self.test}" if self.test else ""
 
 
@@ -118,7 +118,7 @@ PRINT: Final = Work("Print a receipt", "receipt.py", (1, 3), "Receipt", (_RECEIP
 DESCRIBE: Final = Work("Describe the shop", "README.md", (4,), versions=(_README,))
 COMMIT: Final = Work("Commit the shop", before=(2, 5))
 WORKS: Final = (COUNT, REFUSE, SAVE, PRINT, DESCRIBE, COMMIT)
-"""The six tasks, in the order in which they are added."""
+"""The six tasks, in the order in which the demo adds them."""
 
 
 def make(folder: Path) -> None:
@@ -141,7 +141,7 @@ def make(folder: Path) -> None:
 def write(folder: Path, work: Work) -> bool:
     """Write the next version of a task's file, and return whether it passes its test.
 
-    If the file already has the last version, it does not change, because that version passes.
+    If the file already has the last version, the function does not change it.
     """
     path = folder / work.path
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -157,7 +157,7 @@ def write(folder: Path, work: Work) -> bool:
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit all files, if they have changed; return the short id of the last commit."""
+    """Commit all changed files, and return the short id of the last commit."""
     if git(folder, "status", "--porcelain"):
         git(folder, "add", ".")
         git(folder, *_AUTHOR, "commit", "--quiet", "--message", words)

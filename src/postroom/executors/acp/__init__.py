@@ -1,4 +1,4 @@
-"""Runs agents that speak the Agent Client Protocol: one subprocess for each run, with JSON-RPC messages."""
+"""Runs agents that use the Agent Client Protocol; each run is a subprocess that speaks JSON-RPC."""
 
 from postroom.executors.acp.executor import AcpExecutor
 

@@ -1,17 +1,17 @@
-"""The conversation with an agent, from the first request to the end of its turn.
+"""The conversation with an agent, from the first request to the end of the agent's turn.
 
     initialize ─▶ session/load, /resume or /new ─▶ session/prompt ─▶ updates … ─▶ stop reason
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities, postroom declares only notices. Postroom refuses requests for files and
-terminals.
+Postroom supports only one of the optional capabilities, notices. Requests for files and terminals are
+refused.
 
 A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
-same request. The id of a question is computed from everything that the agent reported about the call, even
-from details that are too long to show. So a different call is always a different question. Only the fields
-that identify the turn are excluded, because they differ in each repetition. An answer is recorded as used
-before the agent gets it, so that an approval counts only once.
+request. The id of a question is computed from everything that the agent reported about the call, even from
+details that are too long to show. Therefore a different call is always a different question. Only the fields
+that identify the turn are excluded, because they change when a request is repeated. An answer is stored as
+used before the agent gets it, so that an approval counts only once.
 """
 
 import asyncio
@@ -75,20 +75,20 @@ _LOG = get_logger(__name__)
 
 
 MAX_CALLS: Final = 256
-"""Maximum number of tool calls whose details are remembered at the same time."""
+"""Maximum number of tool calls whose details are remembered at a time."""
 MAX_EVENTS: Final = 3_000
-"""Maximum events about calls in a turn; further events are dropped."""
+"""Maximum number of events about calls in a turn; further events are dropped."""
 MAX_KEPT: Final = 16 << 10
-"""Maximum characters of a detail of a call; a longer detail is replaced by its digest."""
+"""Maximum number of characters in a detail of a call; a longer detail is replaced by its hash."""
 MAX_TOLD: Final = 2_000
 _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcome.FAILED}
 
 
 class Turn:
-    """Collects the agent's output and actions during its turn."""
+    """Collects the output and the tool calls of an agent during its turn."""
 
     def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
-        """Store the sink for the run's events. Only the last `most` bytes of the text are kept."""
+        """Create the collector for a run; it sends events to `sink`, and keeps `most` bytes of text."""
         self._sink = sink
         self._stream = stream
         self._calls: dict[str, dict[str, Any]] = {}
@@ -98,10 +98,10 @@ class Turn:
         self._begins_anew = False
         self.said = Tail(most)
         self.is_broken_off = False
-        """Whether the turn was aborted, so that later output of the agent is not part of its answer."""
+        """Whether the turn was aborted, so that later output is not part of the answer."""
 
     async def hear(self, update: Mapping[str, Any]) -> None:
-        """Process an update; unknown kinds are ignored."""
+        """Process an update from the agent; updates of unknown kinds are ignored."""
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 content, message_id = update.get("content"), update.get("messageId")
@@ -125,7 +125,7 @@ class Turn:
                 _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MAX_TOLD])
 
     def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all known details of a call, including those in this update."""
+        """Return all details of a call that are known after this update."""
         id = call.get("toolCallId")
         known_call = self._calls.get(id, {}) if isinstance(id, str) else {}
         new = {name: _bound_detail(value) for name, value in told_of(call).items()}
@@ -168,12 +168,12 @@ class Turn:
 
 
 def told_id(id: object) -> str:
-    """Return the id of a call in the form that the run's events use."""
+    """Return the id of a call as the run's events show it."""
     return storable(str(id))[:MAX_TOLD]
 
 
 def _short(value: object) -> str | None:
-    """Return a detail of a call as text for the run's events."""
+    """Return a detail of a call as text for events."""
     if value is None:
         return None
     text = storable(json.dumps(value, ensure_ascii=False))
@@ -181,7 +181,7 @@ def _short(value: object) -> str | None:
 
 
 def _bound_detail(value: object) -> object:
-    """Return a detail of a call, or its digest if it is long."""
+    """Return a detail of a call; if it is long, return its hash instead."""
     text = json.dumps(value, sort_keys=True)
     if len(text) <= MAX_KEPT:
         return value
@@ -190,14 +190,14 @@ def _bound_detail(value: object) -> object:
 
 PREFIX: Final = "permission-"
 MAX_CALL_CHARS: Final = 2_000
-"""Maximum characters of a call that a question shows.
+"""Maximum number of characters of a call that a question shows.
 
-If the call is longer, the question states how many characters are omitted.
+If the call is longer, the question states the number of omitted characters.
 """
 MAX_TITLE_LENGTH: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
 OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
-"""Fields in `rawInput` with which `codex-acp` identifies the turn, the call and its start."""
+"""The fields of `rawInput` with which `codex-acp` identifies the turn, the call and its start."""
 FORGETS: Final = (
     "The agent cannot restore a session: after an answer it starts again, and asks again for "
     "permissions that it had."
@@ -207,24 +207,24 @@ _LASTING: Final = "The agent offers no permission for a single use: a yes may ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """A permission request: `id` identifies the question, `text` is its text."""
+    """A permission request of an agent; `id` identifies the question, and `text` is its text."""
 
     id: str
     text: str
     options: tuple[tuple[str, str], ...]
-    """The kind and id of each option."""
+    """The kind and the id of each option that the agent offers."""
 
     def option(self, *, approved: bool) -> str | None:
-        """Return the id of the option that allows or rejects the call, preferably only this once."""
+        """Return the id of the option that allows or rejects the call, if possible only once."""
         wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
 
 
 def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the agent's description of a call, without the fields that identify its turn.
+    """Return how the agent describes a call, without the fields that identify the turn.
 
-    If one of these fields of the input contains the id of the call, the agent itself wrote the input. If the
-    model wrote the input, such a field is an ordinary argument, which is kept.
+    The fields are removed only if one of them contains the id of the call, because then the agent wrote the
+    input. Input that the model wrote is kept unchanged.
     """
     by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
     arguments, own = by_name.get("rawInput"), call.get("toolCallId")
@@ -238,7 +238,7 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
-    """Parse a permission request with these options; return None if it violates the protocol."""
+    """Parse a permission request; return None if it violates the protocol."""
     if not isinstance(options, list) or not all(isinstance(option, dict) for option in options):
         return None
     pairs = [(option.get("kind"), option.get("optionId")) for option in options]
@@ -275,7 +275,7 @@ def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
 
 
 def _visible(value: object) -> str:
-    """Return a value as JSON in which characters that hide or reorder text are escaped."""
+    """Return a value as JSON; characters that hide or reorder text are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -283,10 +283,10 @@ def _visible(value: object) -> str:
 
 
 class Decisions:
-    """People's decisions about permission requests. Each decision answers only one request."""
+    """People's decisions about permission requests, each of which answers one request."""
 
     def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
-        """Store the unused decisions that allow or reject."""
+        """Create the collection of unused decisions, which allow or reject a request."""
         self._open = {
             id: resume
             for id, resume in decided
@@ -294,12 +294,12 @@ class Decisions:
         }
 
     def take(self, permission: Permission) -> ToolCallResume | None:
-        """Remove and return the decision about a request; None if there is none."""
+        """Remove and return the decision about a request, or None if there is none."""
         return self._open.pop(permission.id, None)
 
 
 def selected(option: str | None) -> dict[str, Any]:
-    """Return the answer to a request: the chosen option, or that the turn was cancelled."""
+    """Return the answer to a permission request: the chosen option, or a cancelled turn."""
     if option is None:
         return {"outcome": {"outcome": "cancelled"}}
     return {"outcome": {"outcome": "selected", "optionId": option}}
@@ -310,9 +310,9 @@ KEY: Final = "postroom.executors.acp.conversation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedPermissions:
-    """The decisions that one run has used.
+    """The decisions that a run has already used.
 
-    The decisions are stored with the thread, and the next run replaces them.
+    Used decisions are stored with the thread until the next run replaces them.
     """
 
     control: RunControl
@@ -320,7 +320,7 @@ class UsedPermissions:
     run_id: str
 
     async def all(self) -> list[str]:
-        """Return the decisions that the agent has received in this run."""
+        """Return the decisions that the agent has received during this run."""
         stored = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
         if not isinstance(stored, dict) or stored.get("run") != self.run_id:
             return []
@@ -328,7 +328,7 @@ class UsedPermissions:
         return [item for item in used if isinstance(item, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
-        """Record that a decision is used; return False if this failed. The decision must not be used then.
+        """Record that a decision is used; if this returns False, the decision must not be used.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -348,14 +348,14 @@ class UsedPermissions:
 
 PROTOCOL: Final = 1
 MAX_MEDIA_BYTES: Final = 5_000_000
-"""Maximum size in bytes of an image or audio file that a prompt contains; larger files become links."""
+"""Maximum size in bytes of an image or a sound in a prompt; a larger file becomes a link."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The reason why the conversation with the agent failed; `words` is the agent's own text."""
+    """The reason why the conversation with an agent failed; `words` is the agent's own text."""
 
     kind: type[CommandError]
     what: str
@@ -364,9 +364,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The input of a conversation with an agent. `former` is the session to resume.
+    """The input of a conversation with an agent; `former` is the session to resume.
 
-    `anew` is the prompt to use if that session does not exist.
+    `anew` is the prompt for a new session, which is needed if `former` does not exist.
     """
 
     acp: OverAcp
@@ -376,7 +376,7 @@ class Brief:
 
 
 class Conversation:
-    """The conversation with one agent. At its end, the program is asked to stop, with the reason `DONE`."""
+    """A conversation with one agent, whose program is asked to stop at the end, with the reason `DONE`."""
 
     def __init__(
         self,
@@ -386,7 +386,7 @@ class Conversation:
         decisions: Decisions,
         used: UsedPermissions,
     ) -> None:
-        """Store the input of the conversation and people's decisions."""
+        """Create a conversation from its input and from people's decisions."""
         runner = work.runner
         self._with = process_runner
         self._work = work
@@ -415,28 +415,28 @@ class Conversation:
         self.turn = Turn(work.sink, stream, most=runner.max_output_bytes)
         self.noise = self._peer.noise
         self.version = ""
-        """The agent's version, as it reports it."""
+        """The version that the agent reports."""
         self.session: str | None = None
         self.stop_reason: str | None = None
         self.usage = Usage()
         self.fault: Fault | None = None
         self.asked: Permission | None = None
-        """The question that a person must answer before the run can resume."""
+        """The question that a person must answer before the run resumes."""
 
     @property
     def stage(self) -> str:
-        """The name of the last request to the agent."""
+        """The name of the last request that was sent to the agent."""
         return self._stage
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Send the first request, in which postroom identifies itself."""
-        assert stdin is not None  # noqa: S101 - a pipe was asked for
+        """Send the first request, which tells the agent that its client is postroom."""
+        assert stdin is not None  # noqa: S101 - a pipe was requested
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
         capabilities = {
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,
-            "session": {"notices": {}},  # without this capability, an agent puts its notices into its answer
+            "session": {"notices": {}},  # otherwise, some agents put notices into the answer
         }
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask(
@@ -454,7 +454,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of the agent's output; ignore it if the conversation has ended."""
+        """Process a piece of the agent's output; after the end of the conversation, ignore it."""
         await self._has_begun.wait()  # output cannot be processed before `begin`
         if self._over.is_set():
             return
@@ -469,7 +469,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Ask the agent to end its turn and then exit; send nothing else afterwards."""
+        """Ask the agent to end its turn and exit; afterwards, nothing else is sent."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -486,7 +486,7 @@ class Conversation:
         await asyncio.wait((alarm, left), return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self) -> None:
-        """Release the program."""
+        """Stop using the program."""
         self._over.set()
         if self._stdin is not None:
             await self._stdin.drop()
@@ -501,7 +501,7 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Ask the agent to end its turn, at most once."""
+        """Ask the agent to end its turn, unless it was asked before."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})
@@ -554,7 +554,7 @@ class Conversation:
                     self.session = id
                     mode = table_in(said.result, "modes").get("currentModeId")
                     if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
-                        # Such an agent answers before it has replayed the past. The replay is over when it
+                        # Such an agent answers first and then replays the past; it has finished when it
                         # answers another request.
                         self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
                     else:
@@ -568,7 +568,7 @@ class Conversation:
                 await self.turn.hear(update if isinstance(update, dict) else {})
 
     def _is_ours(self, params: Mapping[str, Any]) -> bool:
-        """Return whether a message belongs to this turn. The agent may first replay the past of a session."""
+        """Return whether a message belongs to this turn; the agent may first replay an old session."""
         return self._stage == "session/prompt" and params.get("sessionId") == self.session
 
     def _tell(self, prompt: str) -> None:
@@ -621,15 +621,15 @@ class Conversation:
         if self.asked is None and not stop.is_ending:
             self.asked = replace(wanted, text=f"{wanted.text} {FORGETS}") if self._forgets else wanted
             self.turn.is_broken_off = True
-            stop.ask(StopReason.DONE)  # the turn is cancelled while the conversation is being ended
+            stop.ask(StopReason.DONE)  # the turn is cancelled at the end of the conversation
             self._cancel()
         self._peer.answer(said.id, selected(None))
 
 
 def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[dict[str, Any]]:
-    """Return this server as an entry of an agent's MCP servers.
+    """Return this server as an entry in an agent's list of MCP servers.
 
-    Without HTTP, a bridge program connects them.
+    Without HTTP support, the agent starts a bridge program.
     """
     if access is None:
         return []
@@ -642,10 +642,9 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return files in the form that the agent accepts.
+    """Convert files to blocks that the agent accepts.
 
-    Images and audio are included in the prompt if the agent supports them. Other files become links to
-    copies.
+    The prompt contains images and sounds if the agent supports them. Other files become links to copies.
     """
     blocks: list[dict[str, Any]] = []
     for file, path in received:

@@ -1,6 +1,6 @@
-"""Executes agents that speak the Agent Client Protocol. Each run is one process and one turn.
+"""Executes agents that use the Agent Client Protocol; each run is one process and one turn.
 
-The conversation ends with an answer, a question to a person, or a failure.
+The result of the conversation is an answer, a question for a person, or a failure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ from postroom.executors.requests import prompt_of
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
 MAX_NAMES_SHOWN: Final = 80
-"""Maximum characters of the agent's own text that an error quotes."""
+"""Maximum number of characters of the agent's own text in an error."""
 _STOPS: Final = {
     "max_tokens": "the agent reached its token limit",
     "max_turn_requests": "the agent reached its limit of model requests",
@@ -50,7 +50,7 @@ _STOPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, and the conversation with it."""
+    """A program that has ended, and its conversation."""
 
     program: str
     runner: Runner
@@ -62,14 +62,14 @@ class Outcome:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the agent may resume its session."""
+        """Whether the agent may resume its session later."""
         return self.talk.asked is not None or self.ended.stopped is not StopReason.CANCELLED
 
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the run's result, or its open questions.
+        """Return the result of the run, or the questions that it asks.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` give details.
+            CommandError: The program failed; the error's class and `retryable` give details.
         """
         run_id, talk, ended = activation.run_id or "", self.talk, self.ended
         fault = self.talk.fault
@@ -111,7 +111,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=text, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, and the output that violated the protocol."""
+        """Return the program's last output, and any output that violated the protocol."""
         fault, talk = self.talk.fault, self.talk
         words = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken
@@ -143,10 +143,10 @@ KEY: Final = "postroom.executors.acp"
 
 
 class AcpExecutor(ProgramExecutor):
-    """Runs each agent by the program that its runner names, and talks to it over its input and output.
+    """Executes runs by starting the program of the agent's runner, and talks to it over its input and output.
 
-    A permission request ends the turn. The run then waits for a person and resumes with the answer, in the
-    agent's session if that can be restored. Without an answer, nothing is permitted.
+    A permission request ends the turn. The run then waits for a person, and resumes with the answer, if
+    possible in the same session of the agent. Without an answer, nothing is permitted.
     """
 
     kind = RunnerKind.ACP
@@ -159,7 +159,7 @@ class AcpExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Store the arguments; nothing is started or written."""
+        """Create the executor; nothing is started or written."""
         super().__init__(
             runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
         )
@@ -173,7 +173,7 @@ class AcpExecutor(ProgramExecutor):
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
-        # The original prompts of a resumed run, which an agent with a new session does not know.
+        # The earlier prompts of a resumed run, which an agent with a new session does not know.
         if work.activation.continue_run_id is None:
             asked_before = []
         else:
@@ -217,7 +217,7 @@ class AcpExecutor(ProgramExecutor):
             await self._sessions(work).keep(finished.talk.session, of_run=of_run)
 
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of the runner, or else of its recipe."""
+        """Return the command of the runner or, if it has none, of its recipe."""
         return runner.argv or CLIENTS[runner.recipe].acp.command
 
     def client_of(self, runner: Runner) -> ClientProgram | None:

@@ -1,7 +1,7 @@
-"""The coding clients that runners name by a recipe: one file for each.
+"""The coding clients that a recipe can name; each client has its own module.
 
-`docs/internals/new-client.md` lists what a new client needs. `docs/clients.md` names the tested releases. If
-another release needs a different command, set `argv` in the runner, which replaces the command here.
+`docs/internals/new-client.md` describes how to add a client. `docs/clients.md` names the tested releases. If
+another release needs a different command, `argv` of the runner replaces the command here.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from postroom.executors.clients.gemini import GEMINI
 from postroom.executors.clients.opencode import OPENCODE
 
 SHELL: Final = CodingClient(recipe=Recipe.SHELL)
-"""Any other program: it prints its answer as text."""
+"""Any other program, which prints its answer as text."""
 CLIENTS: Final[Mapping[Recipe, CodingClient]] = {
     client.recipe: client for client in (SHELL, CLAUDE, CODEX, GEMINI, OPENCODE, COPILOT, CLINE)
 }

@@ -1,4 +1,4 @@
-"""Claude Code: `claude -p`, and `claude-agent-acp`."""
+"""Claude Code, started as `claude -p` or `claude-agent-acp`."""
 
 import uuid
 from collections.abc import Mapping
@@ -28,17 +28,17 @@ from postroom.executors.clients.client import (
 
 _ALLOWED: Final = f"mcp__{NAME}"
 _TWICE: Final = f"mcp__plugin_{NAME}_{NAME}"
-"""The prefix of postroom's tools in the plugin that set-up installs.
+"""The prefix of the names of postroom's tools in the plugin that setup installs.
 
-Claude Code then has postroom's tools twice, and those of the plugin do not know the run.
+With the plugin, Claude Code sees postroom's tools twice, and the plugin's tools do not know the run.
 """
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `claude -p --output-format stream-json --verbose`: the line of type `result` has the answer."""
+    """Parse `claude -p --output-format stream-json --verbose`; the `result` line has the answer."""
     kind = line.get("type")
     if kind == "user" and line.get("isReplay") is True and said.is_ended:
-        said.keep_answer()  # a new turn begins, with messages that came too late for this one
+        said.keep_answer()  # a new turn starts, with messages that were too late for this one
         said.is_ended = False
     if kind == "system":
         said.session = text_in(line, "session_id") or said.session
@@ -69,33 +69,33 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
             f"--allowedTools={_ALLOWED}",
             f"--disallowedTools={_TWICE}",
         ),
-        # Otherwise, Claude Code begins without postroom's tools if the server is slow.
+        # Otherwise, Claude Code starts without postroom's tools if the server is slow.
         variables={"MCP_CONNECTION_NONBLOCKING": "0"},
     )
 
 
 class _Steering(Steering):
-    """Sends messages to `claude -p`, which reports the names of the messages that it takes."""
+    """Sends messages to `claude -p`, which reports the messages that it has read by name."""
 
     more_words = ("--input-format", "stream-json", "--replay-user-messages")
 
     def begin(self) -> None:
-        """Send the prompt."""
+        """Send the prompt to the program."""
         self.tell(self._prompt)
 
     def tell(self, text: str) -> str | None:
-        """Send a message. The model reads it between two steps, or in another turn after this one."""
+        """Send a message; the model reads it between two steps, or in another turn."""
         if self.is_over:
             return None
-        name = str(uuid.uuid4())  # Claude Code ignores a message with a known name
+        name = str(uuid.uuid4())  # Claude Code ignores a message whose name it knows
         content = {"role": "user", "content": text}
         self._say({"type": "user", "uuid": name, "message": content})
         return name
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line.
+        """Process a line of output.
 
-        After a turn's result, only messages that were sent before the result are still taken.
+        After the result of a turn, the program reads only messages that were sent before the result.
         """
         if line.get("type") == "result":
             self.is_over = True

@@ -1,6 +1,6 @@
-"""The data with which postroom runs a coding client. Each client has a module in this package.
+"""The description of a coding client; each client has a module in this package.
 
-Each module describes its client in one `CodingClient`: the command, the output format, the connection to this
+A module describes its client in one `CodingClient`: the command, the output format, the connection to this
 server and, if the client supports them, messages during a run and the Agent Client Protocol.
 """
 
@@ -24,11 +24,11 @@ from postroom.contracts.runs import Usage
 SESSION: Final = "{session}"
 """Placeholder in `CodingClient.resume` for the session to resume."""
 Say = Callable[[Mapping[str, Any]], None]
-"""Writes one JSON object as a line to a program."""
+"""A function that writes one JSON object to a program, as a line."""
 
 
 class Shape(StrEnum):
-    """The structure of a client's output: plain text, one JSON object per line, or a single object."""
+    """The format of a client's output: plain text, one JSON object per line, or one JSON object."""
 
     TEXT = "text"
     LINES = "lines"
@@ -46,18 +46,18 @@ class Said:
     is_begun: bool = False
     """Whether the model has written output or called a tool."""
     is_ended: bool = False
-    """Whether the program has reported its end. No answer can follow this report."""
+    """Whether the program has reported its end, after which no answer can follow."""
     must_end: bool = False
-    """Whether the program always reports its end, unless its output is cut off."""
+    """Whether the program always reports its end, unless its output was truncated."""
     earlier: str = ""
-    """The answers of earlier turns. A message that follows such an answer gets a separate answer."""
+    """The answers of earlier turns; a message after such an answer gets a separate answer."""
     last: str = ""
-    """The last event in the output, as the program names it."""
+    """The last event in the output, under the program's name for it."""
     starts_anew: bool = False
-    """Whether the next text starts another answer."""
+    """Whether the next text belongs to another answer."""
 
     def keep_answer(self) -> None:
-        """Record the answer as that of an earlier turn, because another turn follows."""
+        """Store the answer as the answer of an earlier turn, because another turn follows."""
         self.earlier = f"{self.answer}\n\n" if self.answer else ""
 
 
@@ -69,10 +69,10 @@ def write_private(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """A client's connection to this server for one run: arguments, variables and private files.
+    """A client's connection to this server during one run: arguments, variables and private files.
 
-    The user's own settings are not changed. The token is in an environment variable; arguments and files
-    contain only the name of that variable.
+    The user's own settings stay unchanged. The token is in an environment variable, and arguments and files
+    contain only the name of this variable.
     """
 
     words: tuple[str, ...] = ()
@@ -81,11 +81,11 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder with the files and links, accessible only to its owner.
+        """Create the private folder with its files and links; only its owner has access.
 
-        An existing folder is replaced. Blocks.
+        An existing folder is replaced. This call blocks.
         """
-        shutil.rmtree(folder, ignore_errors=True)  # links in the folder are removed, not followed
+        shutil.rmtree(folder, ignore_errors=True)  # links in the folder are deleted, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):
             (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,15 +99,15 @@ NO_CONNECTION: Final = Connection()
 
 
 class Steering(ABC):
-    """Sends messages to a program while it works. The class does no I/O itself, but writes through `say`."""
+    """Sends messages to a program while it works; `say` performs all input and output."""
 
     command: ClassVar[tuple[str, ...]] = ()
-    """The command that accepts messages while it works; empty if it is the client's usual command."""
+    """The command that accepts messages while it works; empty if the client's usual command does."""
     more_words: ClassVar[tuple[str, ...]] = ()
-    """Additional arguments with which the client accepts messages while it works."""
+    """Additional arguments that make the client accept messages while it works."""
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Store the parts; `said` is what was read from the output so far, `session` a session to resume."""
+        """Create the sender; `said` is the parsed output so far, and `session` is a session to resume."""
         self._say = say
         self._said = said
         self._prompt = prompt
@@ -118,77 +118,79 @@ class Steering(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Send the prompt."""
+        """Send the prompt to the program."""
 
     @abstractmethod
     def tell(self, text: str) -> str | None:
-        """Send a message.
+        """Send a message to the program.
 
-        Return the program's name for it, or None if the program accepts no messages now.
+        Return the program's name for the message, or None if the program accepts no messages now.
         """
 
     @abstractmethod
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output. Return the name of a message that the program reports as read, if any."""
+        """Process a line of output; if it reports that a message was read, return the message's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverAcp:
-    """How a client speaks the Agent Client Protocol."""
+    """The way in which a client uses the Agent Client Protocol."""
 
     command: tuple[str, ...] = ()
-    """The command that speaks the protocol; empty if the client has none."""
+    """The command that uses the protocol; empty if the client has none."""
     program: ClientProgram | None = None
-    """The program that speaks the protocol for the client; None if the client itself speaks it."""
+    """The program that uses the protocol on behalf of the client, or None if the client itself does."""
     in_session: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `session/new` that allow postroom's tools without permission requests in this session."""
+    """The fields of `session/new` with which the session permits postroom's tools without asking."""
     connects_by_settings: bool = False
-    """Whether the client connects to this server through `CodingClient.connect` instead of `session/new`."""
+    """Whether `CodingClient.connect`, and not `session/new`, connects the client to this server."""
     session_to_load: Callable[[str], str] = str
-    """Returns the id with which the client loads a session, given the id that it reported."""
+    """Converts the session id that a client has reported to the id with which the client loads the session.
+    """
     replays_after_answer: bool = False
-    """Whether the client replays the past of a session after its answer to `session/load`, not before it."""
+    """Whether the client answers `session/load` before it replays the past of the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingClient:
-    """A client that a runner names by its recipe.
+    """A coding client that a runner can name by its recipe.
 
-    Arguments follow the command in this order: `resume`, then `with_stdin` or `with_argument`.
+    The command is followed by the arguments in `resume`, and then by those in `with_stdin` or
+    `with_argument`.
     """
 
     recipe: Recipe
     program: ClientProgram | None = None
-    """The client's program; None if it is unknown."""
+    """The program of the client, or None if it is unknown."""
     command: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
     with_stdin: tuple[str, ...] = ()
     with_argument: tuple[str, ...] = (PROMPT,)
     one_word_is_command: bool = False
-    """Whether the client would interpret a prompt of one word as a command."""
+    """Whether the client interprets a prompt of one word as a command."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables for this client, in addition to those for every program."""
+    """Environment variables for this client, in addition to those for all programs."""
     shape: Shape = Shape.TEXT
     reader: Callable[[Said, Mapping[str, Any]], str] | None = None
-    """Reads a JSON object of the output, and returns the text to stream; it ignores unknown objects."""
+    """Parses a JSON object in the output, and returns the text to stream; unknown objects are ignored."""
     expects: str = ""
     """A description of the client's usual output."""
     refusals: tuple[str, ...] = ()
-    """Lower-case phrases with which the client reports an unknown session."""
+    """Phrases, in lower case, with which the client reports that it does not know a session."""
     connect: Callable[[RunAccess, Mapping[str, str], Path], Connection] | None = None
-    """Returns the connection to this server.
+    """Returns how the client connects to this server.
 
-    The arguments are the run's access, the client's environment, and the path of the private folder that will
-    be created.
+    The arguments are the access of the run, the environment of the client, and the path of the private folder
+    that will be created.
     """
     steering: type[Steering] | None = None
-    """How the client gets messages while it works; None if it accepts none."""
+    """The way in which the client receives messages while it works, or None if it accepts none."""
     steering_plugin: Callable[[Mapping[str, str], str], Mapping[str, str]] | None = None
-    """Returns the variables with which the client loads postroom's plugin.
+    """Returns the environment variables with which the client loads postroom's plugin.
 
-    The arguments are the client's environment and the socket for messages.
+    The arguments are the environment of the client and the socket for messages.
 
-    None for a client that reads the prompt and messages from its input.
+    The field is None if the client reads the prompt and messages from its standard input.
     """
     expects_steered: str = ""
     """A description of the client's usual output if it accepts messages while it works."""
@@ -196,48 +198,48 @@ class CodingClient:
 
 
 def text_in(table: object, name: str) -> str | None:
-    """Return the value of a key if it is a non-empty text."""
+    """Return the value of a key if the value is a text that is not empty, or None otherwise."""
     value = table.get(name) if isinstance(table, Mapping) else None
     return value if isinstance(value, str) and value else None
 
 
 def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table under a key of a table; an empty table if there is none."""
+    """Return the table that is the value of a key; an empty table if there is none."""
     value = table.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
-    """Return the number under a key of a table; 0 if it is missing or not a valid amount."""
+    """Return the number that is the value of a key, or 0 if there is none or it is not a valid amount."""
     value = table.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and 0 <= value < 1e15 else 0  # type: ignore[operator,return-value]
 
 
 def tokens_in(table: Mapping[str, Any], asked: str, answered: str) -> Usage:
-    """Return the usage in a table. `asked` and `answered` are the keys of the input and the output tokens."""
+    """Return the usage that a table contains; `asked` and `answered` are the keys of the token numbers."""
     return Usage(input_tokens=int(number_in(table, asked)), output_tokens=int(number_in(table, answered)))
 
 
 def micros_in(table: Mapping[str, Any], name: str) -> int:
-    """Return an amount of dollars in a table, converted to millionths."""
+    """Return an amount in dollars that a table contains, in millionths of a dollar."""
     return round(number_in(table, name) * 1_000_000)
 
 
 def run_headers(token: str, recipe: Recipe) -> dict[str, str]:
-    """Return the headers that authenticate the run, and that name the client so that answers suit it."""
+    """Return headers that authenticate the run, and name the client so that answers suit it."""
     return {"Authorization": f"Bearer {token}", CLIENT_HEADER: recipe.value}
 
 
 def servers_argument(access: RunAccess, recipe: Recipe, **more: object) -> str:
-    """Return this server as a JSON list of servers, into which the client inserts the token."""
+    """Return a JSON list of MCP servers with this server, into which the client inserts the token."""
     headers = run_headers(f"${{{TOKEN_VARIABLE}}}", recipe)
     server = {"type": "http", "url": access.mcp_url, "headers": headers, **more}
     return json.dumps({"mcpServers": {NAME: server}})
 
 
 def settings_with_server(path: Path, server: Mapping[str, object]) -> bytes | None:
-    """Return the settings in a file with this server added to `mcpServers`; None if they cannot be read."""
+    """Add this server to `mcpServers` in a file's settings and return them, or None if unreadable."""
     try:
         read = jsonc.read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Cline: `cline --json`. Cline does not resume sessions."""
+"""Cline, started as `cline --json`; it cannot resume a session."""
 
 import sys
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _SETTINGS: Final = "CLINE_MCP_SETTINGS_PATH"
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `cline --json`: the text of the line of type `run_result` is the answer."""
+    """Parse `cline --json`; the text of the line of type `run_result` is the answer."""
     kind, event = line.get("type"), table_in(line, "event")
     if kind == "agent_event" and event.get("type") == "content_end":
         said.is_begun = True
@@ -45,16 +45,16 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Cline through a copy of its server list.
+    """Connect Cline to this server by a copy of its list of servers.
 
-    Cline starts a program that connects it to the server. The connecting program gets the run's variables.
+    Cline starts a bridge program and passes the environment variables of the run to it.
     """
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")
     path = Path(environment.get(_SETTINGS) or data / "settings" / "cline_mcp_settings.json")
     settings = settings_with_server(path, {"command": sys.executable, "args": list(STDIO)})
     if settings is None:
-        return NO_CONNECTION  # the client itself reports the problem in its settings
+        return NO_CONNECTION  # the client reports the problem in its settings
     name = "cline_mcp_settings.json"
     return Connection(variables={_SETTINGS: str(folder / name)}, files={name: settings})
 
@@ -63,9 +63,9 @@ CLINE: Final = CodingClient(
     recipe=Recipe.CLINE,
     program=client_programs.CLINE,
     command=("cline", "--json"),
-    with_stdin=(PROMPT,),  # Cline reads its input only if there is a prompt
+    with_stdin=(PROMPT,),  # Cline reads its input only if it has a prompt
     one_word_is_command=True,
-    # Cline's hub would use the variables of the session that started it, and would outlive the run.
+    # Cline's hub would use the variables of the session that started the hub, and would outlive the run.
     variables={"CLINE_SESSION_BACKEND_MODE": "local"},
     shape=Shape.LINES,
     reader=_read,

@@ -1,4 +1,4 @@
-"""Codex: `codex exec`, `codex app-server` for messages during a run, and `codex-acp`."""
+"""Codex, started as `codex exec`, `codex app-server` (for messages during a run) or `codex-acp`."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ _LOG = get_logger(__name__)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `codex exec --json`: the last completed item with an agent's message is the answer."""
+    """Parse `codex exec --json`; the last completed item with an agent's message is the answer."""
     if "method" in line:
         return _read_server(said, line)
     kind = line.get("type")
@@ -52,7 +52,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
     if kind == "turn.completed":
         said.is_ended = True
         said.usage += tokens_in(table_in(line, "usage"), "input_tokens", "output_tokens")
-        said.error = None  # the client recovered from any error before the end of the turn
+        said.error = None  # the client recovered from earlier errors in the turn
     if kind == "item.completed":
         said.is_begun = True
         item = table_in(line, "item")
@@ -63,9 +63,9 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _read_server(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `codex app-server`: the same events as from `codex exec`, but as notifications.
+    """Parse `codex app-server`, whose notifications report the same events as `codex exec`.
 
-    A user message that directly follows an agent's message gets a separate answer, so both answers are
+    If a user message directly follows an agent's message, it gets a separate answer, and both answers are
     kept.
     """
     params = table_in(line, "params")
@@ -96,7 +96,7 @@ def _read_server(said: Said, line: Mapping[str, Any]) -> str:
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     """Connect Codex to this server.
 
-    The entry has the form of the user's own entry, because Codex merges both and refuses a mixture of forms.
+    The entry has the form of the user's own entry, because Codex merges both and rejects a mixture of forms.
     """
     path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"), "config.toml")
     try:
@@ -113,8 +113,8 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
         fields = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
         fields[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
     fields |= {**client_programs.CODEX_GRANTED, **client_programs.CODEX_DIRECT}
-    fields["required"] = True  # otherwise, Codex begins without postroom's tools if the server is slow
-    words = (  # JSON is valid TOML for strings, lists of strings and booleans
+    fields["required"] = True  # otherwise, Codex starts without postroom's tools if the server is slow
+    words = (  # strings, lists of strings and booleans are the same in JSON and TOML
         word
         for name, value in fields.items()
         for word in ("-c", f"mcp_servers.{NAME}.{name}={json.dumps(value)}")
@@ -123,18 +123,18 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 class _Steering(Steering):
-    """Sends messages to `codex app-server` over JSON-RPC, with one thread and one long turn."""
+    """Sends messages to `codex app-server` over JSON-RPC, in one thread and one long turn."""
 
     command = ("codex", "app-server")
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Store the parts."""
+        """Create the sender of messages."""
         super().__init__(say, said, prompt=prompt, cwd=cwd, session=session)
         self._peer = Peer(say)
         self._turn: str | None = None
 
     def begin(self) -> None:
-        """Send the first request; the answers trigger the other requests."""
+        """Send the first request; the answers cause the further requests."""
         self._said.must_end = True
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._peer.ask("initialize", {"clientInfo": us})
@@ -146,12 +146,12 @@ class _Steering(Steering):
         return self._tell("turn/steer", text, expectedTurnId=self._turn)
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line: an answer, a question, or an event of the turn."""
+        """Process a line, which is an answer, a request, or an event of the turn."""
         try:
             message = self._peer.read(line)
         except (
             ProtocolFault
-        ) as error:  # if nothing else ends its turn, the run fails and reports the unknown lines
+        ) as error:  # if nothing else ends the turn, the run fails and reports the unknown lines
             _LOG.debug("codex.line_ignored", reason=str(error))
             return None
         match message:
@@ -173,7 +173,7 @@ class _Steering(Steering):
         if answer.refusal is not None:
             if (
                 answer.method != "turn/steer"
-            ):  # a message that comes too late for the turn waits for the next run
+            ):  # a message that is too late for the turn waits for the next run
                 self._said.error = f"{answer.method}: {answer.refusal.text}"
                 self.is_over = True
         elif answer.method == "initialize":

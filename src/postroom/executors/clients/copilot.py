@@ -1,4 +1,4 @@
-"""Copilot CLI: `copilot -p`, and `copilot --acp`."""
+"""Copilot CLI, started as `copilot -p` or `copilot --acp`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ from postroom.executors.clients.client import (
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `copilot -p --output-format json`: the last message of the assistant is the answer."""
+    """Parse `copilot -p --output-format json`; the assistant's last message is the answer."""
     kind, data = line.get("type"), table_in(line, "data")
     said.session = text_in(line, "sessionId") or text_in(data, "sessionId") or said.session
     if kind == "assistant.message":

@@ -1,4 +1,4 @@
-"""Gemini CLI: `gemini --output-format json`, and `gemini --acp`."""
+"""Gemini CLI, started as `gemini --output-format json` or `gemini --acp`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -32,14 +32,14 @@ _WRITES: Final = (
     "mcp-oauth-tokens.json",
     "oauth_creds.json",
 )
-"""Files that Gemini CLI writes by name.
+"""The names of files that Gemini CLI writes.
 
 The files must not be links, because even a dangling link would lead to the user's folder.
 """
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `gemini --output-format json`: the output is a single object, whose `response` is the answer."""
+    """Parse `gemini --output-format json`, which is one JSON object; its `response` is the answer."""
     answer = text_in(line, "response")
     error = line.get("error")
     if answer is None and error is None:
@@ -55,11 +55,11 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Gemini CLI to this server through a home folder that is created for the run.
+    """Connect Gemini CLI to this server by a home folder that is created for the run.
 
     The folder contains links to the user's files, and settings that name this server.
 
-    The folder is necessary because Gemini CLI accepts system settings only from root, and no servers in its
+    The folder is needed because Gemini CLI accepts system settings only from root, and no servers as
     arguments.
     """
     home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()
@@ -67,7 +67,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
     server = {"httpUrl": access.mcp_url, "headers": headers, **client_programs.GEMINI_GRANTED}
     settings = settings_with_server(home / ".gemini" / "settings.json", server)
     if settings is None:
-        return NO_CONNECTION  # the client itself reports the problem in its settings
+        return NO_CONNECTION  # the client reports the problem in its settings
     return Connection(
         variables={_HOME: str(folder)},
         files={".gemini/settings.json": settings},
@@ -79,7 +79,7 @@ def _links(home: Path) -> Iterator[tuple[str, Path]]:
     own = home / ".gemini"
     entries = {*_WRITES, "tmp", "history"}
     with suppress(OSError):
-        for name in ("tmp", "history"):  # Gemini CLI cannot create a folder through a dangling link
+        for name in ("tmp", "history"):  # Gemini CLI cannot create a folder through a dangling link.
             (own / name).mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         entries |= {path.name for path in own.iterdir()}
@@ -91,10 +91,11 @@ def _links(home: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _session_to_load(session: str) -> str:
-    """Return the id with a space before it.
+    """Return the id of a session with a leading space.
 
-    Before Gemini looks for the session by the stripped id, it creates a record that is named after the minute
-    and the id. With the unchanged id, it would overwrite a session that was created in the same minute.
+    Before Gemini searches for a session, it creates a record with a name made of the minute and the id. With
+    the unchanged id, this record would overwrite a session that was created in the same minute. Gemini then
+    searches for the id without the space.
     """
     return f" {session.strip()}"
 
@@ -105,7 +106,8 @@ GEMINI: Final = CodingClient(
     command=("gemini", "--output-format", "json", "--approval-mode", "auto_edit"),
     resume=("--resume", SESSION),
     with_argument=("--prompt", PROMPT),
-    # Without it, Gemini CLI starts no MCP server in a folder that its user has not marked as trusted.
+    # Without this setting, Gemini CLI starts no MCP server in a folder that the user has not marked as
+    # trusted.
     variables={"GEMINI_CLI_TRUST_WORKSPACE": "true"},
     shape=Shape.WHOLE,
     reader=_read,
@@ -114,8 +116,8 @@ GEMINI: Final = CodingClient(
     connect=_connect,
     acp=OverAcp(
         command=("gemini", "--acp"),
-        # An entry of `session/new` cannot allow postroom's tools, and permission requests do not name a
-        # tool's server.
+        # An entry in `session/new` cannot permit postroom's tools, and a permission request does not name the
+        # server.
         connects_by_settings=True,
         session_to_load=_session_to_load,
         replays_after_answer=True,

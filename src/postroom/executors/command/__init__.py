@@ -1,4 +1,4 @@
-"""Executes command-line agents: one subprocess for each run, supervised until its last child ends."""
+"""Executes command-line agents; each run is a subprocess, watched until its last child process ends."""
 
 from postroom.executors.command.executor import CommandExecutor
 from postroom.executors.processes.output import CommandLimits

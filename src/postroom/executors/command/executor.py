@@ -1,7 +1,7 @@
-"""Executes programs that get their whole input at the start and print the answer.
+"""Executes programs that get their whole input at the start and print an answer.
 
-The executor builds the command line and reads the output. The executor converts the end of the program to an
-answer, a temporary failure or a permanent failure.
+The executor builds the command, and parses the output. The end of the program becomes an answer, a temporary
+failure or a permanent failure.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _PROMPT: Final = "prompt"
-"""The name of the prompt file in the private folder of the run, if the prompt is passed in a file."""
+"""The name of the file with the prompt, in the run's private folder, if the prompt is passed in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with its output."""
+    """A program that has ended, and its output."""
 
     program: str
     runner: Runner
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def refuses_session(self) -> bool:
-        """Whether the program failed because it does not know the session."""
+        """Whether the program failed because it does not know the session to resume."""
         if self.ended.stopped is not None or self.ended.left or (self.ended.code or 0) < 0:
             return False
         failed = self.ended.code != 0 or self.reading.said.error is not None
@@ -64,10 +64,10 @@ class Outcome:
         return failed and refuses_session(CLIENTS[self.runner.recipe], self.reading, words)
 
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the run's result.
+        """Return the result of the run.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` give details.
+            CommandError: The program failed; the error's class and `retryable` give details.
         """
         run_id, output, ended = activation.run_id or "", self.reading.said, self.ended
         failing = Failing(
@@ -100,7 +100,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=output.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, and the types of its lines if all were unknown."""
+        """Return the program's last output; if all its lines were of unknown types, add the types."""
         client, output = CLIENTS[self.runner.recipe], self.reading.said
         words = "\n".join((output.error or "", self.errors.plain(), self.reading.raw.plain()))
         expected = client.expects_steered if self.runner.is_steered else client.expects
@@ -110,11 +110,11 @@ class Outcome:
 def words_of(
     runner: Runner, *, prompt: str, prompt_file: Path, session: str | None, connecting: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the command with the arguments for the connection, for the session to resume and for the prompt.
+    """Return the command with the arguments for the connection, the session to resume and the prompt.
 
-    The input of an agent must not decide how the agent is run. So a prompt that begins with a dash gets a
-    leading space, which prevents a program from reading it as an option. A one-word prompt that the program
-    would read as a command gets a leading space, too.
+    An agent's input must not change how the agent is run. A prompt that begins with a dash gets a leading
+    space, so that the program does not read it as an option. A one-word prompt that the program would read as
+    a command gets one, too.
     """
     client = CLIENTS[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
@@ -138,14 +138,14 @@ class Heard:
         self._stream = stream
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Do nothing, because the program gets its whole input at the start."""
+        """Do nothing, because the program already has its whole input."""
 
     async def take(self, chunk: bytes) -> None:
-        """Read a piece of output and stream the text in it."""
+        """Read a piece of output, and stream the text that it contains."""
         await self._stream.pass_on(self._reading.take(chunk))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Do nothing, because the program cannot be asked to finish."""
+        """Do nothing, because such a program cannot be asked to finish."""
 
     async def end(self) -> None:
         """Stream the rest of the output."""
@@ -156,17 +156,17 @@ KEY: Final = "postroom.executors.command"
 
 
 class CommandExecutor(ProgramExecutor):
-    """Runs each agent by the program that its runner names.
+    """Executes runs by starting the program of the agent's runner.
 
-    `folder` is the folder for private files. The folder is created with access for its owner only. Each
-    server needs its own folder. `environment` is the server's environment, from which a program gets the
-    variables that its runner allows. `environment_of` adds variables for a run, such as its project, and
-    `access_of` grants it access to the server.
+    `folder` is the folder for private files, which only its owner can access; each server needs its own
+    folder. `environment` is the server's environment, from which a program gets the variables that its runner
+    permits. `environment_of` adds variables for a run, such as its project. `access_of` gives a run access to
+    the server.
     """
 
     kind = RunnerKind.COMMAND
 
-    def __init__(  # noqa: PLR0913 - what it works with, by name
+    def __init__(  # noqa: PLR0913 - its dependencies, by name
         self,
         runners: Runners,
         *,
@@ -178,7 +178,7 @@ class CommandExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Store the arguments; nothing is started or written.
+        """Create the executor; nothing is started or written.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -192,7 +192,7 @@ class CommandExecutor(ProgramExecutor):
         )
 
     async def _attempted(self, work: Work) -> Outcome | None:
-        """Run the program. If it does not know the session to resume, run it again without the session."""
+        """Run the program; if it does not know the session to resume, run it again without a session."""
         session = await _sessions(work).former() if work.runner.resume else None
         if session is not None:
             outcome = await self._ran(work, session)
@@ -266,11 +266,11 @@ class CommandExecutor(ProgramExecutor):
             await _sessions(work).keep(finished.reading.said.session)
 
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of the runner, or else of its recipe."""
+        """Return the command of the runner or, if it has none, of its recipe."""
         return runner.argv or CLIENTS[runner.recipe].command
 
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, which is needed for advice on failures."""
+        """Return the client that a runner starts, for advice on failures."""
         return CLIENTS[runner.recipe].program
 
 

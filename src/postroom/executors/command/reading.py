@@ -1,4 +1,4 @@
-"""Reads the output of one execution in bounded memory, with the `reader` of its client."""
+"""Reads the output of one execution in limited memory, with the `reader` of the client."""
 
 import codecs
 import json
@@ -28,11 +28,11 @@ class Reading:
         self._text = Tail(most)
         self.said = Said()
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
-        """An additional function that is called with each line that is a JSON object."""
+        """A further function that is called with each line that is a JSON object."""
         self._unknown: dict[str, None] = {}
 
     def take(self, chunk: bytes) -> str:
-        """Read a piece of output, and return the text in it that is to be streamed."""
+        """Read a piece of output, and return the text to stream."""
         self.raw.add(chunk)
         if self._client.shape is Shape.TEXT:
             return self._decoder.decode(chunk)
@@ -41,7 +41,7 @@ class Reading:
         return "".join(self._read(line) for line in self._lines.add(chunk))
 
     def end(self) -> str:
-        """Return the remaining text to stream at the end of the output."""
+        """Return the rest of the text to stream, at the end of the output."""
         if self._client.shape is Shape.TEXT:
             return self._decoder.decode(b"", final=True)
         if self._client.shape is Shape.LINES:
@@ -49,7 +49,7 @@ class Reading:
         return next((text for data in _objects(self.raw.bytes()) if (text := self._read(data))), "")
 
     def answer(self) -> str:
-        """Return the answer that the program reports; otherwise its text, otherwise its raw output."""
+        """Return the answer that the program reports; without one, return its text or its raw output."""
         if self.said.answer is not None:
             tail = Tail(self._most)
             tail.add(storable(self.said.answer).encode())
@@ -59,7 +59,7 @@ class Reading:
         return self.raw.text()
 
     def kinds_not_known(self) -> str | None:
-        """Return the types of the lines if no line has a known type; otherwise None."""
+        """Return the types of the lines if all types are unknown, or None otherwise."""
         is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
         return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
 
@@ -79,7 +79,7 @@ class Reading:
 
 
 def _object_in(line: bytes) -> Mapping[str, Any] | None:
-    """Parse a line as a JSON object; return None if it is none."""
+    """Parse a line as a JSON object; return None if it is not one."""
     stripped = line.strip()
     if not stripped.startswith(b"{"):
         return None
@@ -91,13 +91,13 @@ def _object_in(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _objects(output: bytes) -> Iterator[bytes]:
-    """Yield candidates for the single JSON object in an output with other lines before it."""
+    """Yield the possible JSON objects in an output that may begin with other lines."""
     end = output.rfind(b"}") + 1
     begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MAX_TRIES)]
     yield from (output[begin:end] for begin in begins)
 
 
 def refuses_session(client: CodingClient, reading: Reading, words: str) -> bool:
-    """Return whether an execution failed because the program does not know the session to resume."""
+    """Return whether an execution failed because the program did not know the session to resume."""
     text = f"{words}\n{reading.said.error or ''}".lower()
     return not reading.said.is_begun and any(refusal in text for refusal in client.refusals)

@@ -1,10 +1,10 @@
-"""Talks to programs that accept messages while they work, and that report which messages they have read.
+"""Talks to programs that accept messages while they work, and report which messages they have read.
 
     prompt ─▶ works ─▶ gets a message ─▶ reads it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
                               └─▶ never reads it: it waits, and starts the next run
 
-A message belongs to the run only from the time when the program reports that its model gets the message. If
-the program ends before that report, the message is still in the mailbox.
+A message belongs to the run only after the program has reported that the model gets the message. If the
+program ends before that, the message is still in the mailbox.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from postroom.ports import PendingBoundary
 
 _LOG = get_logger(__name__)
 _MAX_FOLDER_LENGTH: Final = 60
-"""Maximum length in bytes of the path of a temporary folder for a socket; systems allow about 100 for the
-whole path.
+"""Maximum length in bytes of the temporary folder's path for a socket; systems allow about 100 for the whole
+path.
 """
 
 
 class SteeredTalk:
-    """The conversation with a program that gets a prompt, and then messages while it works."""
+    """The conversation with a program that receives a prompt, and then messages while it works."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SteeredTalk:
         prompt: str,
         session: str | None,
     ) -> None:
-        """Store the parts; `session` is a session to resume."""
+        """Create the conversation; `session` is a session to resume."""
         self._work = work
         self._reading = reading
         self._stream = stream
@@ -54,7 +54,7 @@ class SteeredTalk:
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
-        """The messages that were sent and not reported as read yet, keyed by the program's names for them."""
+        """Messages that were sent, but not yet reported as read, keyed by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
         self._steering = steering(
@@ -83,16 +83,16 @@ class SteeredTalk:
             await asyncio.to_thread(folder.cleanup)
 
     def _plugin_came(self) -> StdinWriter:
-        """Accept only the first connection.
+        """Accept only the first connection, which the plugin opens.
 
-        Programs that this program starts may also connect, but get nothing.
+        Programs that the agent's program starts may also connect, but they receive nothing.
         """
         came = StdinWriter(self._fall_silent)
         self._writer = self._writer or came
         return came
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Send the prompt, and start to watch for messages."""
+        """Send the prompt, and start to pass on new messages."""
         if stdin is not None:
             self._writer = await StdinWriter.on(stdin, self._fall_silent)
         self._steering.begin()
@@ -102,14 +102,14 @@ class SteeredTalk:
             self._tasks.start(self._pass_on(pending), name="messages")
 
     async def take(self, chunk: bytes) -> None:
-        """Read a piece of output.
+        """Process a piece of output.
 
-        Messages that the program has taken are assigned to the run before more output is read.
+        Messages that the program reports as read are assigned to the run before more output is processed.
         """
         await self._stream.pass_on(self._reading.take(chunk))
         if self._taken:
             taken, self._taken = self._taken, []
-            # Assign messages to the run. If this fails, they start the next run, too, so that none is lost.
+            # Assign messages to the run. If this fails, they also start the next run, so that none is lost.
             pending = self._work.control.pending
             if pending is not None:
                 try:
@@ -120,15 +120,15 @@ class SteeredTalk:
                     _LOG.warning("command.taken_not_noted", run_id=self._run_id, reason=error.describe())
         if self._steering.is_over:
             self._finish()
-        # look for pending messages between two steps, because a notification may have been lost
+        # look for pending messages between two steps, because a notification may be lost
         self._work.active.arrivals.set()
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Send nothing more."""
+        """Stop sending messages."""
         self._finish()
 
     async def end(self) -> None:
-        """Stream the rest of the output, and release the program."""
+        """Stream the rest of the output, and stop using the program."""
         self._work.active.listens = False
         await self._tasks.close()
         if self._writer is not None:
@@ -167,7 +167,7 @@ class SteeredTalk:
                         if name is not None:
                             self._told[name] = message_id
                             self._passed.add(message_id)
-            except PostroomError as error:  # the messages stay pending, and the next round tries again
+            except PostroomError as error:  # the messages stay pending; the next round tries again
                 _LOG.warning("command.not_steered", run_id=self._run_id, reason=error.describe())
             await arrivals.wait()
 
@@ -177,7 +177,7 @@ class SteeredTalk:
 
 
 def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
-    """Return a socket in a private folder with a short path, because systems limit socket paths."""
+    """Return a socket in a private folder; the path must be short, because systems limit its length."""
     is_deep = len(os.fsencode(gettempdir())) > _MAX_FOLDER_LENGTH
     folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
     listening = socket.socket(socket.AF_UNIX)

@@ -1,1 +1,1 @@
-"""Starts the programs that run agents, watches them, and ends them with all their child processes."""
+"""Starts the programs that run agents, watches them, and ends them together with their child processes."""

@@ -1,4 +1,4 @@
-"""Keeps the active runs of this process, at most one per thread, and passes on requests to end them."""
+"""Registers the active runs of this process, at most one per thread, and passes on requests to end."""
 
 import asyncio
 from enum import StrEnum
@@ -17,13 +17,13 @@ class StopReason(StrEnum):
     IDLE = "idle"
     FLOODED = "flooded"
     BROKEN = "broken"
-    """Reading the program's output failed."""
+    """The program's output could not be read."""
     DONE = "done"
-    """The program's work is done, so the program is no longer needed."""
+    """The program's work is done, so it is no longer needed."""
 
 
 class Stop:
-    """A request to end a program. A request after `settle` is too late and has no effect."""
+    """A request to end a program; after `settle`, a request has no effect."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
@@ -33,11 +33,11 @@ class Stop:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the program was asked to end, or is ending by itself."""
+        """Whether the program was asked to end, or ends by itself."""
         return self._is_settled or self.reason is not None
 
     def ask(self, reason: StopReason) -> bool:
-        """Ask the program to end; return False if it is already ending by itself."""
+        """Ask the program to end; return False if it already ends by itself."""
         if self._is_settled:
             self._late = self._late or reason
             return False
@@ -47,13 +47,13 @@ class Stop:
         return True
 
     def settle(self) -> None:
-        """Refuse new requests, because the program is ending by itself."""
+        """Refuse new requests from now on, because the program ends by itself."""
         self._is_settled = True
 
     def open(self) -> None:
         """Continue with another program.
 
-        A request that was too late for the previous program applies to this one.
+        A request that was too late for the previous program applies to the new one.
         """
         self._is_settled = False
         if self._late is not None:
@@ -65,35 +65,34 @@ class Stop:
 
 
 class ActiveRun:
-    """One execution of a run, as other parts of the process see it."""
+    """One execution of a run, as other parts of the server see it."""
 
     def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
         self.stop = Stop()
         self.ended = asyncio.Event()
         self.arrivals = asyncio.Event()
-        """Set when new messages for the run may exist."""
+        """An event that is set when new messages for the run may exist."""
         self.listens = False
         """Whether the run's program accepts messages while it works."""
         self.pending: PendingBoundary | None = None
-        """The pending messages that postroom's tools deliver together with their answers.
-
-        None if the program gets messages in another way.
+        """The pending messages that postroom's tools add to their answers, or None if the program receives
+        messages in another way.
         """
         self.told: set[str] = set()
-        """The ids of the messages that postroom's tools have delivered with an answer."""
+        """The ids of the messages that tools have added to their answers."""
 
     def answers_to(self, id: str) -> bool:
         """Return whether this is the id of the run, its thread or its dispatch."""
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def wake(self) -> bool:
-        """Notify the run that messages are pending; return False if its program does not accept messages."""
+        """Notify the run that messages are pending; return False if its program accepts no messages."""
         self.arrivals.set()
         return self.listens
 
     async def untold(self) -> str:
-        """Return the texts of new messages for the run, each only once; "" if there are none."""
+        """Return the texts of new messages for the run, each of them once, or "" if there are none."""
         if self.pending is None:
             return ""
         new = [
@@ -105,12 +104,12 @@ class ActiveRun:
         return "\n\n".join(text for message in new if (text := storable(message.text())).strip())
 
     def cancel(self) -> bool:
-        """Ask the program to end; return False if it is ending by itself."""
+        """Ask the program to end; return False if it ends by itself."""
         return self.stop.ask(StopReason.CANCELLED)
 
 
 class ActiveRuns:
-    """The runs that execute in this process."""
+    """The runs that this process executes."""
 
     def __init__(self) -> None:
         self._by_thread: dict[str, ActiveRun] = {}
@@ -119,14 +118,14 @@ class ActiveRuns:
         return len(self._by_thread)
 
     def all(self) -> tuple[ActiveRun, ...]:
-        """Return every run."""
+        """Return all runs."""
         return tuple(self._by_thread.values())
 
     async def enter(self, active: ActiveRun) -> None:
-        """Add a run; if a run of the same thread is being ended, wait for its end first.
+        """Add a run; if a run of the same thread is ending, wait for its end first.
 
         Raises:
-            ThreadAlreadyRunning: A run of the thread is active, and it has not been asked to end.
+            ThreadAlreadyRunning: A run of the thread is active and was not asked to end.
         """
         thread_id = active.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
@@ -136,15 +135,15 @@ class ActiveRuns:
         self._by_thread[thread_id] = active
 
     def leave(self, active: ActiveRun) -> None:
-        """Remove a run whose processes have all ended."""
+        """Remove a run whose processes have ended."""
         del self._by_thread[active.identity.thread_id]
         active.ended.set()
 
     def on_thread(self, thread_id: str) -> ActiveRun | None:
-        """Return the thread's run."""
+        """Return the run on this thread, or None."""
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None if no run or more than one matches."""
+        """Return the run with this run, thread or dispatch id, or None unless exactly one matches."""
         active_runs = [active for active in self._by_thread.values() if active.answers_to(id)]
         return active_runs[0] if len(active_runs) == 1 else None

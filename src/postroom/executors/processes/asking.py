@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PATIENCE: Final = timedelta(seconds=20)
-"""The time after which a program that has not answered is ended."""
+"""The time after which a program that does not answer is ended."""
 _SHOWN: Final = 200
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 
@@ -20,9 +20,9 @@ _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 def asked(
     environment: Mapping[str, str], *words: str, cwd: Path | None = None, silent: set[str] | None = None
 ) -> tuple[int, str]:
-    """Return a program's exit code and output; 127 if it is missing, 126 if it does not answer.
+    """Return a program's exit code (127 if it is missing, 126 without an answer) and its output.
 
-    Without `cwd`, the program runs in a temporary folder. A program that does not answer is ended with its
+    Without `cwd`, the program runs in a temporary folder. If a program does not answer, it is ended with its
     children, and added to `silent`. Programs in `silent` are not started.
     """
     silent = set() if silent is None else silent
@@ -35,7 +35,7 @@ def asked(
         ):
             try:
                 data, _ = process.communicate(timeout=PATIENCE.total_seconds())
-            except BaseException:  # however the wait ended, the program must not outlive it
+            except BaseException:  # the program must not outlive the wait, however it ends
                 end(process)
                 raise
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def no_answer() -> str:
 
 
 def _start(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - a client's own program, found on the PATH of its user
+    return subprocess.Popen(  # noqa: S603 - the client's program, found on the PATH of the user
         words,
         cwd=cwd,
         env=dict(environment),
@@ -66,18 +66,18 @@ def _start(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) ->
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a program and all processes of the session that it leads."""
+    """End a program and all processes of its session."""
     with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS reports a PermissionError
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def shown(code: int, said: str) -> str:
-    """Format an answer for a message: its beginning, with escaped control characters, and the exit code."""
+    """Format a program's answer for a message: the exit code, and its beginning with escapes."""
     return f"{said[:_SHOWN]!r} ({code})"
 
 
 def version_in(said: str) -> str:
-    """Return the version in a program's output; "" if there is none, or the output is not text."""
+    """Return the version that a program's output contains, or "" if there is none."""
     if "\ufffd" in said or not all(value.isprintable() or value in "\r\n\t" for value in said):
         return ""
     match = _VERSION.search(said)

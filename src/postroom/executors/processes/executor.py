@@ -1,8 +1,8 @@
-"""The base class of executors whose agents are programs. No process outlives its run, however the run ends.
+"""The base class of executors that run agents as programs; no process outlives its run.
 
-A client's session is stored with the state of the thread, provided that this server still owns the run. There
-is one session for each agent and mail thread, unless the runner is configured to use a single session for the
-agent. A session is valid only for the same program and working folder.
+The session of a client is stored with the state of the thread, if this server still owns the run. Each agent
+has a session for each mail thread or, if the runner is configured so, one session for all threads. A session
+is valid only for the same program and working folder.
 """
 
 import asyncio
@@ -65,14 +65,12 @@ _LOG = get_logger(__name__)
 _MAX_TRIES: Final = 3
 _MAX_LENGTH: Final = 256
 _MAX_KEPT: Final = 100
-"""Maximum number of sessions stored with a thread; beyond it, the session that was stored earliest is
-dropped.
-"""
+"""Maximum number of sessions stored with a thread; then the session that was stored first is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The sessions of an agent on a thread. `key` identifies the executor, and `made_with` the program."""
+    """The sessions of an agent on a thread; `key` identifies the executor, and `made_with` the program."""
 
     control: RunControl
     thread_id: str
@@ -88,9 +86,9 @@ class Sessions:
         return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
 
     async def former(self, *, of_run: str | None = None) -> str | None:
-        """Return the session that the agent resumes, or None for a new one.
+        """Return the session that the agent resumes, or None for a new session.
 
-        A run that must not see earlier messages gets a new session, because the client cannot forget them.
+        If a run must not see earlier messages, it gets a new session, because a client cannot forget them.
         With `of_run`, only a session of this run is returned.
         """
         if self.control.hidden_runs:
@@ -106,10 +104,10 @@ class Sessions:
         return session if is_session(session) else None
 
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
-        """Store the session for the thread's next run of this agent, or for the rest of this run.
+        """Store the session for the agent's next run on the thread, or for the rest of this run.
 
-        If storing fails, the failure is only logged, because the finished answer must not be lost. The next
-        run then starts a new session.
+        A failure to store is only logged, because the finished answer must not be lost. The next run then
+        starts a new session.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -147,7 +145,7 @@ class Sessions:
 
 
 def is_session(session: object) -> bool:
-    """Return whether a session id is safe to use as a command-line argument."""
+    """Return whether a session id can safely be an argument of a command."""
     if not isinstance(session, str) or not 0 < len(session) <= _MAX_LENGTH:
         return False
     return session.isprintable() and not session.startswith("-")
@@ -169,12 +167,12 @@ class LastWords:
     """The last output of a failed program, and how it differs from the expected output."""
 
     words: str = ""
-    """The text of the program's standard output and standard error."""
+    """The text on the program's standard output and standard error."""
     version: str = ""
-    """The version that the client's output states; if empty, the client is started to ask for its version."""
+    """The version in the client's output; if it is empty, the client is started to ask for its version."""
     expected: str = ""
     found: str = ""
-    """A description of the actual output, if its format differs from the expected format."""
+    """A description of the output, if it does not have the expected format."""
 
 
 def advised(
@@ -185,12 +183,12 @@ def advised(
     environment: Mapping[str, str],
     said: LastWords,
 ) -> CommandError:
-    """Return a failure of a runner's client with advice added. This call blocks.
+    """Return the failure of a runner's client, with added advice. This call blocks.
 
-    `command` is the program that was started, `environment` its environment.
+    `command` is the program that was started, and `environment` is its environment.
     """
     if isinstance(error, CommandNotStarted):
-        if error.value != command:  # the error is about the working folder, not the program
+        if error.value != command:  # the error is about the working folder
             return error
         more = f"expected {client.title} as `{client.program}`; install it: `{client.install}`"
     else:
@@ -216,7 +214,7 @@ def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
 
 
 def _version(client: ClientProgram, runner: Runner, command: str, environment: Mapping[str, str]) -> str:
-    """Return the version that the client reports. A custom command is not started to ask for it."""
+    """Return the version that the client reports; a custom command is not started for that."""
     if PurePath(command).name != client.program:
         return "of an unknown version"
     code, text = asked(environment, command, "--version", cwd=Path(runner.cwd))
@@ -224,18 +222,19 @@ def _version(client: ClientProgram, runner: Runner, command: str, environment: M
 
 
 TRY_LATER: Final = 75
-"""EX_TEMPFAIL of sysexits.h, the exit code with which a program asks to be started again later."""
+"""EX_TEMPFAIL of sysexits.h, the exit code with which a program asks for a later retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """Creates the errors for one program that has ended.
+    """Creates the errors for a program that has ended.
 
     Attributes:
         taken: The number of bytes of output.
-        environment: The program's; secrets of it are masked in errors.
-        said: The program's own message about its failure, if there is one.
-        tails: The ends of its outputs. If `said` is empty, the first non-empty output is quoted.
+        environment: The environment of the program; errors do not show the secrets that it contains.
+        said: The program's own message about its failure; empty if there is none.
+        tails: The ends of the program's outputs. If `said` is empty, the first output that is not empty is
+            quoted.
     """
 
     program: str
@@ -247,7 +246,7 @@ class Failing:
 
     @property
     def words(self) -> str:
-        """The end of the program's output with secrets masked, as a suffix for an error message."""
+        """The end of the program's output without secrets, to append to an error message."""
         return self.quoted(self.said, *self.tails)
 
     def left(self, ended: ProgramEnd) -> CommandError:
@@ -277,18 +276,18 @@ class Failing:
         return self.by(CommandFailed, f"was ended, because its output could not be read{self.words}")
 
     def exited(self, code: int | None) -> CommandError:
-        """Return the error for a program that ended with a code other than 0."""
+        """Return the error for a program that exited with a code other than 0."""
         if code is not None and code < 0:
             return self.by(CommandKilled, f"was killed by {_name(-code)}{self.words}", value=-code)
         kind = CommandBusy if code == TRY_LATER else CommandFailed
         return self.by(kind, f"ended with exit code {code}{self.words}", value=code)
 
     def by(self, kind: type[CommandError], what: str, *, value: object = None) -> CommandError:
-        """Return an error of this class about the program."""
+        """Return an error about the program; `kind` is the class of the error."""
         return kind(f"the command {self.program!r} {what}", value=value)
 
     def quoted(self, said: str | None, *tails: Tail) -> str:
-        """Return the program's own message, or else the first non-empty output, with secrets masked."""
+        """Return the program's own message, or its first output that is not empty, without secrets."""
         secrets = secrets_in(self.environment)
         if said:
             shown = masked(without_escapes(said), secrets)
@@ -309,17 +308,17 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-_MARGIN_MS = 2_000  # time for the checks of processes on a machine under load
+_MARGIN_MS = 2_000  # time to check the processes on a busy machine
 
 
 class Finished(Protocol):
-    """The outcome of a program that has executed a run and ended."""
+    """The result of a program that has executed a run."""
 
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the run's result.
+        """Return the result of the run.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` give details.
+            CommandError: The program failed; the error's class and `retryable` give details.
         """
         ...
 
@@ -329,7 +328,7 @@ class Finished(Protocol):
 
 
 Ended = Finished | PostroomError | None
-"""How the work ended: a finished program, a failure, or None if nothing was started."""
+"""The end of the work: a finished program, a failure, or None if nothing was started."""
 
 
 def nothing_more(activation: RunActivation) -> dict[str, str]:
@@ -339,18 +338,18 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
 
 @asynccontextmanager
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-    """Return no access: a run's program cannot call this server."""
+    """Yield None: the program of the run gets no access to this server."""
     yield None
 
 
 async def _add_received_messages(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with the messages added that the run has received in earlier executions.
+    """Add the messages that the run received in earlier executions to the request.
 
-    A program that is restarted does not know these messages. These messages follow the request on the
-    thread, whether the request contained messages or an answer.
+    A restarted program does not know these messages. On the thread, these messages follow the request, which
+    may contain messages or an answer.
     """
     if control.beginning is not None:
-        return activation  # the run begins with this execution
+        return activation  # the run starts with this execution
     run = await control.threads.load_run(activation.run_id or "")
     if run is None or run.input is None or run.activation is None:
         return activation
@@ -363,7 +362,7 @@ async def _add_received_messages(activation: RunActivation, control: RunControl)
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with all earlier prompts of its run added, for a program without a session."""
+    """Add all earlier prompts of the run to the request, for a program without a session."""
     if activation.continue_run_id is None:
         return activation
     run = await control.threads.load_run(activation.continue_run_id)
@@ -377,14 +376,14 @@ async def from_the_start(activation: RunActivation, control: RunControl) -> RunA
 
 
 class ProgramExecutor(RunDispatchExecutor):
-    """Runs each agent by a program; a subclass implements the conversation with the program.
+    """Executes each run by a program; a subclass implements the conversation with the program.
 
-    `process_runner` may be shared by several executors. `environment_of` adds variables for a run, such as
-    its project; `access_of` grants the run's program access to this server.
+    Several executors may share a `process_runner`. `environment_of` adds variables for a run, such as its
+    project. `access_of` gives the program of a run access to this server.
     """
 
     kind: ClassVar[RunnerKind]
-    """The kind of runner that this executor executes."""
+    """The kind of runners for this executor."""
 
     def __init__(
         self,
@@ -404,22 +403,22 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     async def _attempted(self, work: Work) -> Finished | None:
-        """Run the program to its end; return None if it was asked to end before it was started.
+        """Run the program to its end; return None if it was asked to end before it started.
 
-        Do not cancel this call; use the active run's `stop` to end the program.
+        Do not cancel this call: end the program through `stop` of the active run.
         """
 
     @abstractmethod
     async def _keep(self, work: Work, finished: Any) -> None:
-        """Store data for the thread's next run; called only if the program has not failed."""
+        """Store data for the thread's next run, if the program has not failed."""
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner, without the parts that depend on a run."""
+        """Return the command of a runner, without arguments that depend on a run."""
 
     @abstractmethod
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice on its failures; None if it is unknown."""
+        """Return the client that a runner starts, or None if it is unknown; advice on failures names it."""
 
     @property
     def executing(self) -> int:
@@ -427,17 +426,16 @@ class ProgramExecutor(RunDispatchExecutor):
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Run the agent's program to its end, and return its answer after its last process has ended.
+        """Run the agent's program, and return its answer after its last process has ended.
 
-        If this call is cancelled, it ends the program and all its processes before it raises the
-        cancellation.
+        If this call is cancelled, it first ends the program and all its processes.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: The runner is of another kind.
+            InvalidRunner: The runner is not of the kind of this executor.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
-            CommandError: The program was not started, or failed; `retryable` states whether a retry may help.
+            CommandError: The program was not started, or failed; `retryable` states whether a retry can help.
             StaleClaim: The worker no longer owns the run.
         """
         control = activation.control
@@ -493,10 +491,10 @@ class ProgramExecutor(RunDispatchExecutor):
             self._runs.leave(active)
 
     async def _ended(self, work: Work) -> AgentRunResult:
-        """Run the program to its end and return the run's result. A failure gets advice about the client.
+        """Run the program, and return the result of the run; a failure gets advice about the client.
 
-        The work must not be interrupted. So if this call is cancelled, it asks the program to end and waits
-        for the end.
+        The work must not be interrupted. If this call is cancelled, it asks the program to end, and waits for
+        the program's end.
         """
         finished: Finished | None = None
         task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)
@@ -505,12 +503,11 @@ class ProgramExecutor(RunDispatchExecutor):
                 done: Ended = await asyncio.shield(task)
             except asyncio.CancelledError:
                 work.active.cancel()
-                # Wait until the work has ended, even if this call is cancelled. The work ends within a
-                # limited time.
+                # Wait until the work has ended, even if this call is cancelled; the wait has a time limit.
                 while not task.done():
                     try:
                         await asyncio.wait((task,))
-                    except asyncio.CancelledError:  # the caller raises the cancellation that led to this wait
+                    except asyncio.CancelledError:  # the caller raises the cancellation that caused this wait
                         continue
                 raise
             if isinstance(done, PostroomError):
@@ -534,12 +531,12 @@ class ProgramExecutor(RunDispatchExecutor):
         return result
 
     async def _assign_messages(self, active: ActiveRun) -> None:
-        """Assign the messages that tools delivered to the run. If this fails, they start the next run, too.
+        """Assign messages that tools delivered to the run; if this fails, they also start the next run.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
         """
-        assert active.pending is not None  # noqa: S101 - they came from there
+        assert active.pending is not None  # noqa: S101 - `told` comes from `pending`
         try:
             await active.pending.freeze(Boundary.NEXT_STEP, only=frozenset(active.told))
         except StaleClaim:
@@ -549,10 +546,10 @@ class ProgramExecutor(RunDispatchExecutor):
             _LOG.warning("program.told_not_noted", run_id=run_id, reason=error.describe())
 
     async def untold(self, run_id: str) -> str:
-        """Return the new messages for a run, to add them to the answer of a tool that its program called.
+        """Return new messages for a run, which its tool adds to an answer.
 
-        Each message is returned once. The result is empty if there is none, or if the program gets messages
-        in another way.
+        Each message is returned once. The result is empty if there is none, or if the program receives
+        messages in another way.
         """
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
@@ -564,12 +561,12 @@ class ProgramExecutor(RunDispatchExecutor):
             return error
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if no such run is active."""
+        """Ask the run with this dispatch, run or thread id to end; return False if none is active."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end, and wait for the end of its processes; return False if some remain."""
+        """Ask the thread's run to end and wait for its processes; return False if some remain."""
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
         active.cancel()
@@ -578,12 +575,12 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id about new messages; return False if its program accepts none."""
+        """Notify the run with this id of new messages; return False if its program accepts none."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 
     def program_of(self, runner: Runner) -> str:
-        """Return the file that a runner would start, without starting it. Blocks.
+        """Return the file that a runner would start, without starting it. This call blocks.
 
         Raises:
             CommandNotStarted: The program could not be started.
@@ -591,7 +588,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return program_of(self.words_of(runner)[0], runner, self.process_runner.server)
 
     async def close(self) -> None:
-        """End every program and return when none is left; a repeated call has no effect."""
+        """End every program, and wait until none is left; a repeated call has no effect."""
         for active in self._runs.all():
             active.cancel()
         for active in self._runs.all():

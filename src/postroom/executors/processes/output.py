@@ -1,4 +1,4 @@
-"""Handles the output of a program in bounded memory: keeps its end, splits it into lines, and streams it."""
+"""Handles a program's output in limited memory: keeps its end, splits it into lines, and streams it."""
 
 import asyncio
 from collections import deque
@@ -14,32 +14,32 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.quoting import without_escapes
 
 READ_BYTES: Final = 64 << 10
-"""Maximum bytes of one read from a pipe. The reader buffers about as many bytes in addition."""
+"""Maximum number of bytes in one read from a pipe; the reader buffers about as many bytes again."""
 ERRORS_KEPT: Final = 8 << 10
-"""Maximum bytes of standard error that are kept for an error message."""
+"""Maximum number of bytes of standard error that are kept for an error message."""
 ERRORS_SHOWN: Final = 2_000
-"""Maximum characters of a program's output in an error message."""
+"""Maximum number of characters of a program's output in an error message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLimits:
-    """The limits for ending programs and for streaming their output.
+    """The limits for ending programs, and for streaming their output.
 
-    `grace` is the time between the request to end and the kill, `kill_wait` the time that a kill may take. At
-    most `stream_per_second` characters of output are streamed. The answer contains all of the output, up to
-    the runner's limit. A program is ended if its total output exceeds `most_output_bytes`.
+    `grace` is the time between the request to end and the kill, and `kill_wait` is how long a kill may take.
+    At most `stream_per_second` characters of output are streamed. The answer contains all of the output, up
+    to the runner's limit. A program is ended if its output exceeds `most_output_bytes` in total.
     """
 
     grace: timedelta = timedelta(seconds=5)
     leftover_grace: timedelta = timedelta(milliseconds=500)
-    """The grace for processes that remain after the program itself has exited, unless `grace` is shorter."""
+    """The grace period for processes that remain after the program has exited, unless `grace` is shorter."""
     kill_wait: timedelta = timedelta(seconds=5)
     drain: timedelta = timedelta(seconds=2)
-    """How long to wait for output that is still in a pipe after the last process of the run has ended."""
+    """The time to wait for the output in a pipe after the last process of the run has ended."""
     handshake: timedelta = timedelta(minutes=2)
-    """How long a program may take to answer the first request of its protocol."""
+    """The time that a program may take to answer the first request of its protocol."""
     farewell: timedelta = timedelta(seconds=2)
-    """How long a program has to end its turn and exit before its processes get SIGTERM."""
+    """The time that a program may take to end its turn and exit, before its processes get SIGTERM."""
     stream_per_second: int = 256 << 10
     most_output_bytes: int = 8 << 30
 
@@ -47,7 +47,8 @@ class CommandLimits:
 CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
 STREAM_NOTE: Final = "\n[further output is not streamed]\n"
 MIN_LINE_BYTES: Final = 4 << 20
-"""The minimum limit for the length of a JSON line, because programs send the output of a tool in one line."""
+"""The minimum limit for the length of a JSON line, because programs report the output of a tool in one line.
+"""
 
 
 class Tail:
@@ -60,7 +61,7 @@ class Tail:
         self.total = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add output. If it exceeds the limit, the oldest bytes are dropped."""
+        """Add output; beyond the limit, the oldest bytes are dropped."""
         self.total += len(chunk)
         self._chunks.append(chunk[-self._most :])
         self._kept += len(self._chunks[-1])
@@ -76,13 +77,13 @@ class Tail:
         return self.total > self._most
 
     def bytes(self) -> bytes:
-        """Return the kept bytes."""
+        """Return the bytes that were kept."""
         return b"".join(self._chunks)[-self._most :]
 
     def text(self) -> str:
-        """Return the kept bytes as text.
+        """Return the bytes that were kept as text.
 
-        A note says if the beginning is missing. Invalid UTF-8 is replaced.
+        A note marks a missing beginning. Invalid UTF-8 is replaced.
         """
         kept_text = self.plain()
         if not self.is_cut:
@@ -90,16 +91,16 @@ class Tail:
         return CUT_NOTE.format(count=self.total - self._most) + kept_text
 
     def plain(self) -> str:
-        """Return the kept bytes as text, without the note and without terminal escape sequences."""
+        """Return the bytes that were kept as text, without the note and without escape sequences."""
         kept_data = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept_data)) and kept_data[rest] & 0xC0 == 0x80:
-            rest += 1  # this byte belongs to a character that began before the cut
+            rest += 1  # this byte belongs to a character before the cut
         return without_escapes(kept_data[rest:].decode("utf-8", "replace"))
 
 
 class Lines:
-    """Splits a stream into lines. Lines that are longer than the limit are skipped."""
+    """Splits a stream into lines; lines beyond the maximum length are skipped."""
 
     def __init__(self, most: int) -> None:
         self._most = max(most, MIN_LINE_BYTES)
@@ -107,7 +108,7 @@ class Lines:
         self._too_long = False
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that this piece completes."""
+        """Yield the lines that are complete after this piece."""
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._begin(piece)
@@ -115,7 +116,7 @@ class Lines:
         self._begin(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the unfinished line, if there is one."""
+        """Yield the unfinished last line, if there is one."""
         line, is_kept = bytes(self._begun), not self._too_long
         self._begun, self._too_long = bytearray(), False
         if line.strip() and is_kept:
@@ -129,7 +130,7 @@ class Lines:
 
 
 class Stream:
-    """Passes text on within a rate limit and a total limit, and adds a note if it drops text."""
+    """Passes on text up to a rate and a total limit, and adds a note if it drops text."""
 
     def __init__(self, sink: EventSink, clock: Clock, *, per_second: int, in_all: int) -> None:
         self._sink = sink
@@ -142,7 +143,7 @@ class Stream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the total limit is used up."""
+        """Whether the total limit is reached."""
         return self._left_in_all <= 0
 
     async def pass_on(self, text: str) -> None:
@@ -165,14 +166,14 @@ class Stream:
 
 
 MAX_UNREAD: Final = 1 << 20
-"""Maximum bytes that a program may leave unread, in addition to the longest message to it."""
+"""Maximum number of bytes that a program may leave unread, in addition to the longest message."""
 
 
 class Output(asyncio.StreamReaderProtocol):
-    """Reads the output of a program piece by piece."""
+    """Reads a program's output in pieces."""
 
     def __init__(self) -> None:
-        """Create a reader that reads nothing yet."""
+        """Create a reader without a pipe."""
         self.reader = asyncio.StreamReader(limit=READ_BYTES)
         super().__init__(self.reader)
         self._let_go = asyncio.Event()
@@ -180,7 +181,7 @@ class Output(asyncio.StreamReaderProtocol):
 
     @classmethod
     async def of(cls, end: IO[bytes]) -> "Output":
-        """Begin to read a pipe, and return its reader."""
+        """Start to read a pipe, and return the reader."""
         return (await asyncio.get_running_loop().connect_read_pipe(cls, end))[1]
 
     @override
@@ -191,19 +192,19 @@ class Output(asyncio.StreamReaderProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """Record that the descriptor is closed."""
+        """Record that the pipe is closed."""
         super().connection_lost(exc)
         self._let_go.set()
 
     async def close(self) -> None:
-        """Close the pipe, and return when its descriptor is closed."""
+        """Close the pipe, and wait until its descriptor is closed."""
         if self._pipe is not None:
             self._pipe.close()
             await self._let_go.wait()
 
 
 class StdinWriter(asyncio.Protocol):
-    """Writes to a program without waiting for it.
+    """Writes to a program's standard input without waiting.
 
     `on_full` is called if the program does not read its input.
     """
@@ -216,7 +217,7 @@ class StdinWriter(asyncio.Protocol):
 
     @classmethod
     async def on(cls, stdin: IO[bytes], on_full: Callable[[], None]) -> "StdinWriter":
-        """Return the writer to a pipe."""
+        """Return a writer to a pipe."""
         writer = cls(on_full)
         await asyncio.get_running_loop().connect_write_pipe(lambda: writer, stdin)
         return writer
@@ -227,7 +228,7 @@ class StdinWriter(asyncio.Protocol):
             self._transport = transport
 
     def write(self, line: bytes) -> None:
-        """Write a line. If the pipe is closed, the line is dropped."""
+        """Write a line; if the pipe is closed, the line is dropped."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -237,42 +238,42 @@ class StdinWriter(asyncio.Protocol):
             self._on_full()
 
     def finish(self) -> None:
-        """Close the pipe as soon as the program has read everything that was written."""
+        """Close the pipe when the program has read everything."""
         if self._transport is not None:
             self._transport.close()
 
     async def drop(self) -> None:
-        """Close the pipe at once, and return when it is closed."""
+        """Close the pipe at once, and wait until it is closed."""
         if self._transport is not None and not self._closed.is_set():
             self._transport.abort()
             await self._closed.wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Record that the descriptor is closed."""
+        """Record that the pipe is closed."""
         self._closed.set()
 
 
 class Control(asyncio.Protocol):
-    """The server's end of the control socket of a shim, which `shim.py` describes."""
+    """The server's end of the control socket of a shim (see `shim.py`)."""
 
     def __init__(self) -> None:
-        """Create the server's end for a program that has not reported anything yet."""
+        """Create the server's end for a new program."""
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
-        """Two events.
+        """Events that report the end of the program.
 
-        `exited` is set when the program has exited, `gone` when no process of it is left or the shim has
-        ended.
+        `exited` is set when the program has exited. `gone` is set when no process of the program is left, or
+        the shim has ended.
         """
         self.code: int | None = None
-        """The exit code of the program, negative for a signal; None before it has exited."""
+        """The program's exit code, negative after a signal, or None before the program has exited."""
         self.left: tuple[int, ...] = ()
-        """The processes that still existed at the shim's last check after a kill."""
+        """The processes that the shim still found after its last kill."""
         self.is_late = False
-        """Whether the shim killed the program at its deadline, because this server was frozen or
+        """Whether the shim killed the program at the deadline, because this server was frozen or
         disconnected.
         """
         self.is_lost = False
-        """Whether the shim ended before it had ended all processes of the program."""
+        """Whether the shim ended before all processes of the program had ended."""
         self._begun = b""
         self._transport: asyncio.WriteTransport | None = None
 
@@ -282,12 +283,12 @@ class Control(asyncio.Protocol):
             self._transport = transport
 
     def say(self, line: str) -> None:
-        """Send a line to the shim; do nothing if the shim has ended."""
+        """Send a line to the shim; if the shim has ended, do nothing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(f"{line}\n".encode())
 
     def close(self) -> None:
-        """Close the socket, which makes the shim kill all remaining processes."""
+        """Close the socket, which causes the shim to kill all remaining processes."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,10 +1,10 @@
-"""Runs a program under a shim, in a private folder, until its last process has ended.
+"""Runs a program under a shim, in a private folder, until the last process of the program has ended.
 
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
-`started` and `Launcher` start the program through its shim; `program_of` checks whether it could be started.
-All functions of this module block, so call them off the event loop.
+`started` and `Launcher` start a program through its shim; `program_of` checks whether a program could be
+started. All functions of this module block, so call them outside the event loop.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from postroom.log import get_logger
 from postroom.ports import RunControl
 
 PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
-"""The variables that are copied from the server's environment, together with every `LC_...`."""
+"""The variables that are copied from the server's environment, in addition to every `LC_...` variable."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
@@ -68,9 +68,9 @@ def child_environment(
 ) -> dict[str, str]:
     """Return the complete environment for a program.
 
-    Variables in `told` override the runner's variables, which override `defaults`.
+    The variables in `told` override those of the runner, which override `defaults`.
 
-    Variables in `pass_env` that the server itself does not have are ignored.
+    If the server itself lacks a variable in `pass_env`, the variable is ignored.
     """
     taken = {
         name: value
@@ -82,9 +82,9 @@ def child_environment(
 
 
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables whose names indicate secrets, the longest value first.
+    """Return the values of variables whose names indicate secrets, longest first.
 
-    Each longer line of a multi-line value counts as a secret, too, because a program may print it alone.
+    Each long line of a multi-line value is a secret, too, because a program may print it alone.
     """
     secrets: set[str] = set()
     for name, value in environment.items():
@@ -95,11 +95,11 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
-    """Return the text with every secret in it masked.
+    """Return the text with all secrets masked.
 
-    With `is_cut`, the beginning of the text was cut off, so the text may start within a secret. If the
-    program was ended while it wrote, the text may end within a secret. Such parts of secrets are masked as
-    well.
+    With `is_cut`, the text may begin within a secret, because its beginning was cut off. If the program was
+    ended while it wrote, the text may end within a secret. Parts of secrets at both ends of the text are
+    masked, too.
     """
     values = tuple(secrets)
     if is_cut and any(text in secret for secret in values):
@@ -113,27 +113,27 @@ def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return the length of the longest suffix of `left` that is a prefix of `right`."""
+    """Return the length of the longest end of `left` that is a beginning of `right`."""
     most = min(len(left), len(right))
     return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)
 
 
 ARGUMENT_BYTES: Final = 128 * 1024
-"""The maximum length of an argument on Linux, including its zero byte.
+"""The maximum length of an argument on Linux, including the final zero byte.
 
-Other systems limit only the total length, and report an excess by errno.
+Other systems only limit the total length of all arguments, and report an error if it is exceeded.
 """
 NO_ROOM: Final = {
     *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     *(errno.ENOSPC, errno.EDQUOT),
 }
-"""Errors that may go away by themselves, when other programs end or disk space becomes free."""
+"""Errors that may disappear when other programs end or disk space becomes free."""
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock for deadlines. No program can set it, and on Linux it also advances while the machine sleeps."""
+"""The clock for deadlines. Programs cannot set it, and on Linux it advances while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
-"""How long a shim may take to start a program; a fork can take long if memory is short."""
+"""The time that a shim may take to start a program; a fork is slow if memory is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +142,8 @@ class Launch:
 
     Attributes:
         words: The program and its arguments.
-        stdin: Its whole standard input; None for a pipe that is written to while it works.
-        files: Files in the private folder of the run, with their content.
+        stdin: The whole standard input, or None for a pipe that is written to while the program works.
+        files: The files to create in the run's private folder, with their contents.
     """
 
     words: tuple[str, ...]
@@ -158,9 +158,9 @@ class Started:
     """A program that was started.
 
     Attributes:
-        control: The socket to its shim, which kills the program when the socket closes.
-        said: Output of the shim that arrived together with its start message.
-        stdin: The pipe to the program, if it was started with one.
+        control: The socket to the shim, which kills the program when the socket is closed.
+        said: Output of the shim that arrived with its start message.
+        stdin: The pipe to the program, if the program was started with a pipe.
     """
 
     pid: int
@@ -171,7 +171,7 @@ class Started:
     stderr: IO[bytes]
 
     def close(self) -> None:
-        """Close everything that is open; a program that still runs is killed."""
+        """Close everything that is open; if the program still runs, it is killed."""
         self.control.close()
         for end in (self.stdin, self.stdout, self.stderr):
             if end is not None:
@@ -179,15 +179,15 @@ class Started:
 
 
 class Launcher:
-    """The process that forks a shim for each program.
+    """A process that forks a shim for each program.
 
-    The process is started together with the first program.
+    The launcher is started with the first program.
     """
 
     def __init__(self, environment: Mapping[str, str], platform: str) -> None:
-        """`environment` is that of the server.
+        """Create the launcher; `environment` is the environment of the server.
 
-        Some Python installations need its variables to find their library.
+        Some Python installations need the server's variables to find their library.
         """
         self._platform = platform
         self._environment = {name: environment[name] for name in _LIBRARIES if name in environment}
@@ -197,10 +197,10 @@ class Launcher:
     def hand_over(self, ends: Sequence[int]) -> None:
         """Make the launcher fork a shim with these descriptors.
 
-        If the launcher was killed, start it again first.
+        If the launcher was killed, it is started again first.
 
         Raises:
-            OSError: The system has no resources for another process, or the new launcher was killed, too.
+            OSError: The system has no resources for a process, or the new launcher was killed, too.
         """
         with self._turn:
             if self._line is not None:
@@ -212,14 +212,14 @@ class Launcher:
                     return
             ours, theirs = socket.socketpair()
             with theirs:
-                begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
+                begun = subprocess.run(  # noqa: S603 - no shell; the command is fixed
                     [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     env=self._environment,
-                    # signals to the server's process group must not reach the launcher
+                    # Signals to the server's process group must not reach the launcher.
                     start_new_session=True,
                     check=False,
                 )
@@ -246,14 +246,14 @@ def started(
 
     The shim kills the program at the deadline `until`.
 
-    The deadline can be moved later. `folder` is the private folder of the run, and `lock` the descriptor of
-    the lock that other executions of the run wait for.
+    The deadline can be moved later. `folder` is the private folder of the run. `lock` is the descriptor of a
+    lock for which other executions of the run wait.
 
     Raises:
         CommandNotStarted: The working folder or the program is missing, or access to it is denied.
         PromptTooLong: The argument is too long for the system.
-        CommandBusy: The system has no resources for another process now, or the process that starts programs
-            was killed.
+        CommandBusy: The system has no resources for a process now, or the process that starts programs was
+            killed.
     """
     for word in launch.words:
         length = len(storable(word).encode()) + 1
@@ -329,7 +329,7 @@ def _stdin(
         reads = os.open(os.devnull, os.O_RDONLY)
         theirs.callback(os.close, reads)
         return None, reads
-    with private_files():  # an unnamed file instead of a pipe, so that writing never waits for a reader
+    with private_files():  # an unnamed file, so that writing never waits for a reader
         held = theirs.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115 - the stack closes it
         held.write(content)
         held.seek(0)
@@ -343,10 +343,10 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
 
 
 def _request_start(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
-    """Tell the shim which program to start; return the program's pid and the shim's remaining output.
+    """Tell the shim which program to start; return the program's pid and further output of the shim.
 
     Raises:
-        OSError: The shim could not start the program, or the shim has ended.
+        OSError: The shim could not start the program, or has ended.
     """
     variables = (f"{name}={value}" for name, value in launch.environment.items())
     texts = b"\0".join(map(os.fsencode, (launch.cwd, *launch.words, *variables)))
@@ -366,7 +366,7 @@ def _request_start(control: socket.socket, launch: Launch, until: float | None) 
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Convert a failure to write a program's private files to the error for a program that did not start."""
+    """Convert failures to write private files to the error for a program that did not start."""
     try:
         yield
     except OSError as error:
@@ -377,10 +377,10 @@ def private_files() -> Iterator[None]:
 
 
 def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
-    """Look up a program on the PATH that it would get, and return the file that would be started.
+    """Return the file that would be started for a program, found on the program's own PATH.
 
     Raises:
-        CommandNotStarted: The working folder cannot be entered, or the program is missing or not executable.
+        CommandNotStarted: The working folder is inaccessible, or the program is missing or not executable.
     """
     cwd = Path(runner.cwd)
     if not cwd.is_dir():
@@ -411,17 +411,18 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return data by which other servers can identify this process; see `is_gone`.
+    """Return data by which other servers recognize this process, for `is_gone`.
 
-    `programs` is the folder of its runs.
+    `programs` is the folder with the runs of this process.
     """
     return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
-    """Return whether the process that `about` describes has certainly ended, with all its programs.
+    """Return whether the process that `about` describes has certainly exited, with all its programs.
 
-    Return False for a process on another machine, and if another process now has its pid. Blocks.
+    The result is False for a process on another machine, or if another process now has its pid. This call
+    blocks.
     """
     machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
     if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
@@ -434,10 +435,10 @@ def is_gone(about: Mapping[str, Json]) -> bool:
 
 
 def _machine() -> str:
-    """Return a text that identifies this machine and its current boot, within which pids are unique."""
+    """Return an id of this machine since its last boot; pids are unique within it."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
-    except OSError:  # not on Linux: other servers then wait until the lease expires
+    except OSError:  # without Linux, other servers wait until the lease expires
         return ""
 
 
@@ -447,13 +448,13 @@ _LOCK: Final = "lock"
 _SETTINGS: Final = "settings"
 _LOOK_AGAIN_MS: Final = 50
 _CONTINUED_MS: Final = 1_000
-"""How long a stopped shim may take, after it is continued, to kill the processes of its run."""
+"""The time that a stopped shim may take to kill the processes of its run after it is continued."""
 _MARGIN_SECONDS: Final = 1.0
-"""How many seconds before the shims' deadline the server itself must have stopped its programs."""
+"""The server must have stopped its programs this number of seconds before the shims' deadline."""
 
 
 class ProcessRunner:
-    """Starts and watches the programs of one server. All executors of the server share this object."""
+    """Starts and watches the programs of a server; all executors of the server share this object."""
 
     def __init__(
         self,
@@ -465,7 +466,7 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Store the arguments; nothing is started or written yet. `environment` is the server's environment.
+        """Create the runner, without starting or writing anything; `environment` is the server's.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -479,15 +480,14 @@ class ProcessRunner:
         self.limits = limits or CommandLimits()
         self.launcher = Launcher(environment, platform)
         self.controls: set[Control] = set()
-        """The sockets to the shims of all programs that this server is running."""
+        """The sockets to the shims of all programs that are running."""
         self.until: float | None = None
-        """The instant from which another server may take over the runs; None if no other server can."""
+        """The time after which another server may take over the runs, or None if no other server can."""
 
     def hold(self, duration: int) -> None:
-        """Move the deadline at which shims kill all programs to this many milliseconds from now.
+        """Move the deadline at which shims kill all programs to this number of milliseconds from now.
 
-        The deadline is needed because a frozen server cannot stop its programs, while another server begins
-        their runs again.
+        A frozen server cannot stop its programs, while another server starts their runs again.
         """
         self.until = time.clock_gettime(CLOCK) + duration / 1_000 + _MARGIN_SECONDS
         for control in self.controls:
@@ -495,11 +495,11 @@ class ProcessRunner:
 
     @asynccontextmanager
     async def folder_of(self, run_id: str) -> "AsyncIterator[RunFolder]":
-        """Create the private folder of a run, for one execution at a time, and remove it after the block.
+        """Create the private folder of a run for one execution at a time; remove it when the context ends.
 
         Raises:
             CommandNotEnded: Processes of an earlier execution of the run still exist.
-            CommandNotStarted, CommandBusy: The folder cannot be made.
+            CommandNotStarted, CommandBusy: The folder could not be created.
         """
         name = hashlib.sha256(run_id.encode("utf-8", "replace")).hexdigest()[:32]
         folder, waited = RunFolder(self.folder / f"{name}{_FOLDER}"), 0
@@ -516,32 +516,32 @@ class ProcessRunner:
             await in_thread(folder.release)
 
     def remove_left(self) -> None:
-        """Remove the folders of runs that an earlier server was executing. Blocks; call it before any run."""
+        """Remove the folders of an earlier server's runs; call this before the first run."""
         for path in self.folder.glob(f"*{_FOLDER}"):
             if not is_locked(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
 class RunFolder:
-    """The private folder of a run, and its lock, which only one execution can hold at a time.
+    """The private folder of a run, and its lock, which only one execution holds at a time.
 
-    The methods block.
+    All methods block.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock: int | None = None
-        """The descriptor that holds the lock. Each shim has a copy, so the lock is held until the shim ends,
-        too.
+        """The descriptor that holds the lock. Each shim has a copy, so the lock is also held until the shim
+        ends.
         """
         self.is_in_use = False
-        """Whether processes of this execution could not be ended."""
+        """Whether some processes of this execution could not be ended."""
 
     def take(self) -> bool:
-        """Create the folder and acquire its lock; return False if another execution of the run holds it.
+        """Create the folder and acquire its lock; return False if another execution holds the lock.
 
         Raises:
-            CommandNotStarted, CommandBusy: The folder cannot be made.
+            CommandNotStarted, CommandBusy: The folder could not be created.
         """
         with private_files():
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -557,7 +557,7 @@ class RunFolder:
         return True
 
     def release(self) -> None:
-        """Remove the folder if this execution holds its lock and has left no process."""
+        """Remove the folder, if this execution holds its lock and has left no process."""
         if self.lock is not None:
             os.close(self.lock)
             if not self.is_in_use:
@@ -565,7 +565,7 @@ class RunFolder:
 
 
 def has_programs(folder: Path) -> bool:
-    """Return whether any run of the server that owns this folder still has processes; True if unknown."""
+    """Return whether a run of the server with this folder still has processes, or True if unknown."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob hides errors
         return any(is_locked(folder / name) for name in names if name.endswith(_FOLDER))
@@ -592,9 +592,9 @@ def is_locked(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run that a program executes.
+    """A run that is executed by a program.
 
-    `told` is added to the program's environment, and `access` grants the program access to this server.
+    `told` is added to the program's environment. `access` gives the program access to this server.
     """
 
     activation: RunActivation
@@ -606,19 +606,19 @@ class Work:
     told: Mapping[str, str]
     access: RunAccess | None = None
     received: tuple[tuple[ChatFile, Path], ...] = ()
-    """The files of the run's messages, with the paths at which the program finds them."""
+    """The files of the run's messages, and the paths at which the program finds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended.
+    """The outcome of a program that has ended.
 
     Attributes:
-        code: The exit code, negative for a signal; None if the program could not be ended.
-        taken: The number of bytes of its output, including standard error.
-        left: Processes that could not be ended.
+        code: The exit code, negative after a signal, or None if the program could not be ended.
+        taken: The number of bytes of output, including standard error.
+        left: The processes that could not be ended.
         is_late: Whether the program was killed at its deadline, because another server could start its run
-        from that time on.
+            from that time on.
     """
 
     code: int | None
@@ -629,35 +629,35 @@ class ProgramEnd:
 
 
 class Talk(Protocol):
-    """The conversation with a program: reads its output and writes to its input."""
+    """The conversation with a program, which reads its output and writes to its input."""
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Begin the conversation with a program that has just started.
+        """Begin the conversation with a program that was just started.
 
-        `stdin` is its input, if it is a pipe.
+        `stdin` is the program's input, if it is a pipe.
         """
         ...
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of output."""
+        """Process a piece of the program's output."""
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Ask a program to finish, before its processes are killed; return within a limited time."""
+        """Ask the program to finish before its processes are killed; return within a limited time."""
         ...
 
     async def end(self) -> None:
-        """Release the program after its processes have ended, or could not be ended."""
+        """Stop using the program, after its processes have ended or could not be ended."""
         ...
 
 
 class Program:
-    """Starts a run's program and watches it."""
+    """Starts and watches the program of a run."""
 
     def __init__(
         self, process_runner: ProcessRunner, work: Work, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Build the program's environment; the runner's own variables override `variables`."""
+        """Create the program's environment; variables of the runner override `variables`."""
         self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
         names = {
@@ -671,7 +671,7 @@ class Program:
         self._heard_at = self._taken = 0
 
     async def connect(self, client: CodingClient) -> Connection:
-        """Connect the client to this server for the run; return the command-line arguments for this."""
+        """Connect the client to this server for the run, and return the connection."""
         access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
@@ -680,15 +680,15 @@ class Program:
         return self._connection
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
-        """Run the program until all of its processes have ended, or the remaining ones could not be ended.
+        """Run the program until all of its processes have ended, or the rest could not be ended.
 
-        Return None if the run was stopped before the start. Do not cancel this call; use the active run's
-        `stop` to stop the program.
+        Return None if the run was stopped before the start. Do not cancel this call: stop the program through
+        `stop` of the active run.
 
         Raises:
-            CommandNotStarted, PromptTooLong, CommandBusy: The program was not started; no process of it is
-                left.
-            StaleClaim: The shim killed the program at its deadline; another server may have the claim.
+            CommandNotStarted, PromptTooLong, CommandBusy: The program was not started, and none of its
+                processes is left.
+            StaleClaim: The shim killed the program at the deadline, so another server may own the claim.
         """
         if self._work.active.stop.is_ending:
             return None
@@ -698,10 +698,10 @@ class Program:
             control.data_received(program.said)
             await asyncio.get_running_loop().create_unix_connection(lambda: control, sock=program.control)
             self._with.controls.add(control)
-            if self._with.until is not None:  # the deadline may have been moved meanwhile
+            if self._with.until is not None:  # the deadline may have been moved
                 control.say(f"hold {self._with.until:.3f}")
             ended = await self._watch(program, control, tasks, talk, errors)
-        finally:  # even if the event loop ends: closing the socket kills processes that are left
+        finally:  # even if the event loop ends, closing the socket kills the remaining processes
             self._with.controls.discard(control)
             control.close()
             program.close()
@@ -718,7 +718,7 @@ class Program:
 
     def _start(self, launch: Launch) -> Started:
         folder, connection = self._work.folder, self._connection
-        assert folder.lock is not None  # noqa: S101 - an execution of a run has it
+        assert folder.lock is not None  # noqa: S101 - every execution of a run has one
         with private_files():
             for name, content in launch.files.items():
                 write_private(folder.path / name, content)
@@ -762,7 +762,7 @@ class Program:
             with suppress(OSError):
                 os.killpg(program.pid, signal.SIGKILL)
         if not all(reader.done() for reader in readers):
-            # a process that could not be ended may hold a pipe open
+            # a process that could not be ended may keep a pipe open
             await within(asyncio.wait(readers), milliseconds(limits.drain), timer)
         for reader, pipe in zip(readers, pipes, strict=True):
             reader.cancel()
@@ -790,7 +790,7 @@ class Program:
 
     async def _idle_out(self, most: int) -> None:
         while (left := self._heard_at + max(most, 1) - self._with.clock.now()) > 0:
-            await self._with.timer.sleep(min(left, most))  # a clock that is set back must not extend the wait
+            await self._with.timer.sleep(min(left, most))  # a clock that is set back must not extend it
         self._work.active.stop.ask(StopReason.IDLE)
 
 

@@ -1,25 +1,25 @@
-"""Starts the programs of a server, and ensures that none of their processes is left over.
+"""Starts the programs of a server, and ensures that none of their processes is left behind.
 
     server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program and its children
 
-The server sends the launcher five descriptors for each run. The launcher forks each shim, because a fork
-takes only a tenth of the time of a new Python interpreter. The shim starts the program. The shim kills every
-process of the run at its deadline, at the server's request, and when its control socket closes, for example
-because the server was killed.
+The server sends five descriptors for each run to the launcher. The launcher forks each shim, because a fork
+takes a tenth of the time that a new Python interpreter takes. The shim starts the program. The shim kills all
+processes of the run at the deadline, on request of the server, and when its control socket is closed, for
+example because the server was killed.
 
-On Linux the shim becomes the parent of each orphaned process of the run, so that no process escapes. On other
-systems it can kill only the process group of the program.
+On Linux, the shim becomes the parent of every orphaned process of the run, so that none escapes. On other
+systems, it can kill only the process group of the program.
 
-A program can stop its shim with SIGSTOP. On Linux, a stopped shim is continued when the launcher ends. The
-launcher ends together with the server, or earlier if the server closes it because a shim does not respond.
+A program can stop its shim by SIGSTOP. On Linux, a stopped shim continues when the launcher ends. The
+launcher ends together with the server, or when the server closes it because a shim does not respond.
 
 The server writes these lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends
-SIGKILL, and `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`,
-`exited CODE` for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill
-has not ended yet, and `ended` when none is left.
+SIGKILL, and `hold T` moves the deadline to the time T. The shim answers `started PID` or `refused ERRNO`,
+`exited CODE` for the program, `late` before it kills at the deadline, `left PID...` for processes that have
+survived a kill so far, and `ended` when no process is left.
 
-Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input; CLOCK is the number of the
-clock for deadlines. The shim uses only the standard library.
+The command is `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input; CLOCK is the number of
+the clock for deadlines. The shim uses only the standard library.
 """
 
 import contextlib
@@ -33,31 +33,31 @@ import time
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the launcher and the shims ignore, because a service manager may send SIGTERM to all
-processes, but the server decides which of them end. Programs do not inherit this.
+"""The signals that the launcher and the shims ignore. A service manager may send SIGTERM to all processes,
+but only the server decides which of them end. Programs do not inherit this.
 """
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
-"""In seconds.
+"""Intervals in seconds.
 
-The last value is the longest single wait for a deadline. A limit for the longest wait is needed because the
-clock advances while the machine sleeps, but the time of a wait does not.
+The last one is the longest single wait for a deadline. Waits must be short, because the clock advances while
+the machine sleeps, but a wait does not.
 """
 _MAX_NAMES_SHOWN = 100
 _QUICK_ROUNDS = 50
-"""The number of kills after which the shim makes only one kill per second.
+"""The number of kills after which the shim kills only once per second.
 
-By then, some process cannot be killed at the moment.
+After that many kills, some process cannot be killed at the moment.
 """
 
 
 def launch() -> None:
-    """Fork a shim for each run that the server hands over, until the server closes the socket."""
+    """Fork a shim for each run that the server requests, until the server closes the socket."""
     server = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     for number in _TOLD:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended shims
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps shims that have ended
     while True:
         data, given_ids, *_ = socket.recv_fds(server, 1, 5)
         if not data:
@@ -81,7 +81,7 @@ class Shim:
     """Supervises the processes of one run."""
 
     def __init__(self, lock: int, stdin: int, stdout: int, stderr: int, control: int) -> None:
-        """Take over the descriptors; the lock is released when no process of the run is left."""
+        """Create the supervisor; the lock is released when no process of the run is left."""
         self._lock, self._ends = lock, (stdin, stdout, stderr)
         self._control = socket.socket(fileno=control)
         self._is_alone = False
@@ -91,7 +91,7 @@ class Shim:
         self._until: float | None = None
         self._pid = 0
         self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
-        if self._is_reaper:  # if the program stops its shim, the end of the launcher continues the shim
+        if self._is_reaper:  # if the program stops its shim, the end of the launcher continues it
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
         self._asked: set[tuple[int, bytes]] = set()
         self._wish: signal.Signals | None = None
@@ -119,7 +119,7 @@ class Shim:
             if self._wish is not None:
                 self._signal(self._wish)
             heard = [woken] if self._is_alone else [woken, self._control.fileno()]
-            # The seconds until the next check if no event occurs.
+            # The number of seconds until the next check if nothing happens.
             pause: float | None
             if self._wish is signal.SIGKILL:
                 pause = _KILL_AGAIN if self._kills < _QUICK_ROUNDS else _LOOK_AT_CLOCK
@@ -136,10 +136,10 @@ class Shim:
                 self._hear()
 
     def _start(self) -> None:
-        """Start the program that the server names.
+        """Start the program that the server requests.
 
         Raises:
-            OSError: The system refuses to start the program.
+            OSError: The system refused to start the program.
         """
         with self._control.makefile("rb") as reader:
             length, words, until = reader.readline().split()
@@ -168,7 +168,7 @@ class Shim:
             raise OSError(int(refused), os.strerror(int(refused)))
 
     def _become(self, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
-        """Replace this process with the program; on Linux, the program is killed together with its shim."""
+        """Replace this process with the program; on Linux, the program is killed when its shim ends."""
         shim = os.getppid()
         os.setsid()
         for position, end in enumerate(self._ends):
@@ -180,12 +180,12 @@ class Shim:
             if os.getppid() != shim:  # the shim was killed before this call
                 os._exit(127)
         os.chdir(cwd)
-        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; the runner's docstring explains the command
 
     def _reap(self) -> bool:
-        """Reap ended processes and report them to the server.
+        """Reap ended processes, and report them to the server.
 
-        Return True when the run has no process left.
+        Return True if the run has no processes left.
         """
         news, is_over, pid = b"", False, -1
         while pid:
@@ -213,7 +213,7 @@ class Shim:
         return True
 
     def _hear(self) -> None:
-        """Read the server's commands. If the server has ended, kill all processes of the run."""
+        """Read the server's commands; if the server has ended, kill all processes of the run."""
         try:
             data = self._control.recv(4_096)
         except BlockingIOError:
@@ -237,7 +237,7 @@ class Shim:
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal each process of the run; a process gets SIGTERM only once, but SIGKILL at each call."""
+        """Send a signal to each process of the run; a process gets SIGTERM only once."""
         if not self._is_reaper:
             if number is signal.SIGKILL or not self._asked:
                 self._asked.add((self._pid, b""))
@@ -259,9 +259,9 @@ class Shim:
 
 
 def _descendants() -> list[tuple[int, bytes]]:
-    """Return the living descendants of this process, each paired with its start time."""
+    """Return the living descendants of this process, each with its start time."""
     children: dict[int, list[tuple[int, bytes, bytes]]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, and fast
+    for name in os.listdir("/proc"):  # noqa: PTH208 - only names, and faster
         if name.isdigit() and (words := _stat(name)):
             children.setdefault(int(words[1]), []).append((int(name), words[19], words[0]))
     results, parents = [], [os.getpid()]
@@ -274,9 +274,9 @@ def _descendants() -> list[tuple[int, bytes]]:
 
 
 def _stat(pid: object) -> list[bytes]:
-    """Return the fields of a process that follow its name: state, parent, ....
+    """Return the fields of a process after its name: its state, its parent, and so on.
 
-    Empty if the process has ended.
+    The result is empty if the process has ended.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib would double the time of a start
@@ -286,7 +286,7 @@ def _stat(pid: object) -> list[bytes]:
 
 
 def _send(pid: int, born: bytes, number: signal.Signals) -> None:
-    """Signal a process, unless its pid now belongs to another process."""
+    """Send a signal to a process, unless another process has its pid now."""
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -294,7 +294,7 @@ def _send(pid: int, born: bytes, number: signal.Signals) -> None:
     try:
         if (words := _stat(pid)) and words[19] == born:
             signal.pidfd_send_signal(process, number)
-    except OSError:  # the process has ended, or now belongs to another user
+    except OSError:  # the process has ended, or its pid belongs to another user's process
         return
     finally:
         os.close(process)
@@ -306,7 +306,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 if __name__ == "__main__":
-    if os.fork() == 0:  # the parent exits, so the system reaps the launcher, and the server need not
+    if os.fork() == 0:  # the parent exits, so that the system reaps the launcher
         try:
             launch()
         finally:

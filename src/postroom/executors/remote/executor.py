@@ -1,4 +1,4 @@
-"""Executes runs on other servers. Each run is posted to a server, which returns the result at once or later.
+"""Executes runs on other servers; each run is posted to a server, which returns the result at once or later.
 
     post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
           ├─▶ 202 ─▶ wait ─▶ the result is posted here ──▶ the run's end ─▶ the other server gets 200
@@ -6,11 +6,10 @@
           └─▶ anything else: permanent failure
 
 While the executor waits, the mailbox renews the lease. If this process ends, the other server keeps working.
-The next process posts the same run under the same key, and gets its result.
+The next process posts the same run under the same key, and gets the result.
 
-The messages between the two servers are plain values that pure functions build and read. Requests for a run,
-cancellations and results each state their kind and dispatch, so that a signed message of one kind cannot be
-used as another.
+Pure functions build and parse the messages between the two servers. Each request for a run, cancellation or
+result states its kind and its dispatch, so that a signed message cannot be used as another.
 """
 
 import asyncio
@@ -62,22 +61,22 @@ if TYPE_CHECKING:
 
 
 CALLBACKS: Final = "/callbacks"
-"""The path below which results are posted; only a signature authenticates the sender."""
+"""The path below which results are posted; a sender is authenticated only by its signature."""
 LARGEST_BODY: Final = 1 << 20
-"""Maximum size in bytes of a result, whether it is an answer or a callback."""
+"""Maximum size in bytes of a result, in a response or a callback."""
 _MAX_ERROR_LENGTH: Final = 2_000
 _STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a run: its answer, or the reason why it failed."""
+    """The result of a run: its answer, or the reason for its failure."""
 
     text: str = ""
     error: str | None = None
 
     def failure(self) -> RemoteFailed | None:
-        """Return the failure that the result reports; None for an answer."""
+        """Return the failure that the result reports, or None for an answer."""
         if self.error is None:
             return None
         return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
@@ -91,9 +90,9 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return the request body for a run. `base` is this server's address, or None if it cannot be reached.
+    """Return the body of the request for a run; `base` is this server's URL, or None if it is unreachable.
 
-    Each request for a run has the same body, unless the runner was changed or mail was read in the meantime.
+    Repeated requests for a run have the same body, unless the runner was changed or mail was read in between.
     """
     body = {
         "kind": "run",
@@ -109,12 +108,12 @@ def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: st
 
 
 def cancel_body(identity: RunIdentity) -> bytes:
-    """Return the request body that asks to end a run."""
+    """Return the body of the request to end a run."""
     return msgspec.json.encode({"kind": "cancel", "dispatch": identity.dispatch_id, "run": identity.run_id})
 
 
 def result_of(body: bytes, dispatch_id: str) -> Result:
-    """Parse a body as a result.
+    """Parse a request body as a result.
 
     Raises:
         InvalidArgument: The body is not a result, or belongs to another dispatch.
@@ -136,11 +135,11 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
-    """Check a result against the stored state. Accept it again if it is the result that ended its dispatch.
+    """Check a result against the stored dispatch; a repetition of the stored result is accepted.
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
-        StaleResult: The result is no longer needed, because the run is unknown or ended without it.
+        StaleResult: The result is not needed, because the run is unknown or has ended without it.
         ResultTooEarly: This process is not executing the dispatch at the moment.
     """
     if row is None:
@@ -162,27 +161,27 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
-"""How long the other server may be silent before it must answer.
+"""The time that the other server may take to respond.
 
-For a longer run, it answers 202 and sends a callback later.
+If a run takes longer, the server must respond with 202, and send a callback later.
 """
 _PASSING: Final = frozenset({408, 425, 429})
 
 
 class RemoteClient:
-    """Posts requests to other servers; the connections stay open until the client is closed."""
+    """Posts requests to other servers over connections that stay open until the client is closed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._client: httpx2.AsyncClient | None = None
 
     async def post(self, url: str, body: bytes, *, secret: str, key: str | None = None) -> bytes | None:
-        """Return the other server's answer if its status is 200, or None if it accepted the run (202).
+        """Return the other server's result for status 200, or None if it accepted the run (202).
 
         Raises:
             MissingExtra: The HTTP client is not installed.
             RemoteUnavailable: The server is unreachable or cannot work now; it may have accepted the run.
-            RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is invalid or too
+            RemoteRefused, RemoteMisbehaved: The server rejected the run, or its response is invalid or too
                 large.
         """
         import httpx2
@@ -217,20 +216,20 @@ class RemoteClient:
             raise RemoteRefused("the runner's `url` is not a valid URL") from error
 
     async def close(self) -> None:
-        """Close the connections; a repeated call has no effect."""
+        """Close all connections; a repeated call has no effect."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
 
 def check_installed() -> None:
-    """Refuse to continue if the HTTP client is not installed.
+    """Raise an error if the HTTP client is not installed.
 
     Raises:
         MissingExtra: The HTTP client is not installed.
     """
     try:
-        import httpx2  # noqa: F401 - whether it can be had
+        import httpx2  # noqa: F401 - checks that it is installed
     except ImportError as error:
         raise MissingExtra(
             f"runners of the kind http require {error.name}, which is not installed",
@@ -242,24 +241,24 @@ def check_installed() -> None:
 def _client() -> "httpx2.AsyncClient":
     import httpx2
 
-    # Ignore the environment, so that neither a proxy nor a netrc entry affects the signed request.
+    # Ignore the environment, so that proxies and netrc entries cannot change the signed request.
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     return httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
 
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
-"""The time limit for the request that asks the other server to end a run."""
+"""The time limit of the request that asks the other server to end a run."""
 STORE_MS: Final = 10_000
-"""How long the sender of a result waits for it to become durable; after that, it must send the result again.
+"""The time that the sender of a result waits until it is durable; then the sender must send the result again.
 """
 _MARGIN_MS: Final = 1_000
 Answer = Result | PostroomError | None
-"""The answer to a request: a result, a failure, or None if the run was accepted."""
+"""A result, a failure, or None if the other server accepted the run."""
 
 
 class _Execution:
-    """One execution of a run, as other parts of the process see it."""
+    """One execution of a run on another server."""
 
     def __init__(self, identity: RunIdentity, dispatch_id: str, secret: str) -> None:
         self.identity = identity
@@ -268,14 +267,13 @@ class _Execution:
         self.result: Result | None = None
         self.cancelled = False
         self.is_used = False
-        """Whether the received result was used to end the run."""
+        """Whether the received result has ended the run."""
         self.senders = 0
-        """The number of requests that have delivered a result and wait until it is durable."""
+        """The number of requests that delivered a result and wait until it is durable."""
         self.stirred = asyncio.Event()
         self.ended = asyncio.Event()
         self.over = asyncio.Event()
-        """An event that is set when the effect of the result is stored, so that there is nothing left to wait
-        for.
+        """An event that is set when the effect of the result is stored, so that there is no reason to wait.
         """
 
     def answers_to(self, id: str) -> bool:
@@ -290,14 +288,14 @@ class _Execution:
 
 
 class RemoteExecutor(RunDispatchExecutor, RunEffects):
-    """Runs each agent by the server that its runner names.
+    """Executes runs by sending them to the server of the agent's runner.
 
-    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, and `address` the address of
-    this server. The executor is also registered as an effect of the mailbox, so that it is notified when the
-    end of a run is durable.
+    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, and `address` this server's
+    URL. The executor is also registered for the effects of the mailbox, so that it is notified when the end
+    of a run is durable.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works with, by name
+    def __init__(  # noqa: PLR0913 - its dependencies, by name
         self,
         runners: Runners,
         dispatches: DispatchStore,
@@ -308,7 +306,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """Store the arguments; no request is sent."""
+        """Create the executor; no request is sent."""
         self._runners = runners
         self._dispatches = dispatches
         self._secret_of = secret_of
@@ -328,10 +326,10 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Runs.
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Let the other server execute a run, and return its answer.
+        """Execute a run on the other server, and return its answer.
 
-        If this call is cancelled from outside, the other server keeps working, and the next worker posts the
-        same run again under the same key.
+        If this call is cancelled, the other server keeps working. The next worker posts the run again under
+        the same key.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
@@ -339,13 +337,13 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
-            RemoteError: The other server failed; `retryable` states whether a retry may help.
+            RemoteError: The other server failed; `retryable` states whether a retry can help.
         """
         identity = identity_of(activation)
         dispatch_id = identity.dispatch_id
         if dispatch_id is None:
             raise InvalidActivation("a run on another server needs a dispatch")
-        await asyncio.to_thread(check_installed)  # the first call loads the library, which takes a while
+        await asyncio.to_thread(check_installed)  # the first call loads the library, which takes some time
         runner = await self._runner_of(identity.agent_id)
         base = runner.callback(self._address())
         activation = await without_files(activation)
@@ -400,7 +398,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         return runner
 
     def _forget(self, execution: _Execution) -> None:
-        """Remove an execution; later results of its dispatch are checked against the stored state."""
+        """Remove an execution; later results of its dispatch are checked against the stored dispatch."""
         if self._by_dispatch.get(execution.dispatch_id) is execution:
             del self._by_dispatch[execution.dispatch_id]
         execution.over.set()
@@ -441,7 +439,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return error
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
-        """Ask the other server once, within a time limit, to end the run; errors are ignored."""
+        """Ask the other server once, within a time limit, to end the run; ignore errors."""
         await within(self._cancel(execution, runner), CANCEL_MS, self._timer)
 
     async def _cancel(self, execution: _Execution, runner: HttpRunner) -> None:
@@ -455,15 +453,15 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Results that other servers send.
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Accept the result of a dispatch, or a repetition of that result; it is durable when this returns.
+        """Accept the result of a dispatch, or its repetition; the result is durable when this returns.
 
         Raises:
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
             InvalidArgument: The body is not a result.
             ResultConflict: The run has ended with another result.
             StaleResult: The dispatch must no longer be executed.
-            ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
-            StoreError: The dispatch could not be read; send the result again.
+            ResultTooEarly: The result cannot be accepted or verified now; it must be sent again later.
+            StoreError: The dispatch could not be read; the result must be sent again.
         """
         execution = self._by_dispatch.get(dispatch_id)
         secret = execution.secret if execution is not None else await self._secret_for(dispatch_id)
@@ -476,7 +474,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         result = result_of(body, dispatch_id)
         execution = self._by_dispatch.get(dispatch_id)
         if execution is not None:
-            # Pass a result to its run and wait, within a time limit, until the end of the run is stored.
+            # Pass a result to its run, and wait within a time limit until the end of the run is stored.
             if execution.result is None and not execution.cancelled:
                 execution.result = result
                 execution.stirred.set()
@@ -490,7 +488,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         judge(await self._dispatches.load_dispatch(dispatch_id), result)
 
     async def _secret_for(self, dispatch_id: str) -> str | None:
-        """Return the secret for a dispatch's agent; None if there is no such agent."""
+        """Return the secret for the agent of a dispatch, or None if there is no such agent."""
         row = await self._dispatches.load_dispatch(dispatch_id)
         agent_id = None if row is None else self._agent_on(row.thread_id)
         if agent_id is None:
@@ -513,14 +511,14 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Commands to runs.
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if no such run is active."""
+        """Ask the run with this dispatch, run or thread id to end; return False if none is active."""
         executions = [execution for execution in self._by_thread.values() if execution.answers_to(id)]
         return len(executions) == 1 and executions[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait for it.
+        """Ask the thread's run to end, and wait until it has ended.
 
-        Return False if this process executes none, or if it does not end.
+        Return False if this process executes no run of the thread, or if the run does not end.
         """
         if (execution := self._by_thread.get(thread_id)) is None:
             return False
@@ -528,5 +526,5 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         return await within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS, self._timer)
 
     async def close(self) -> None:
-        """Close the connections; the callers must end the runs."""
+        """Close the connections; runs must be ended by the caller."""
         await self._client.close()

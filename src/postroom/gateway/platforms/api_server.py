@@ -104,7 +104,7 @@ def response_id_of(chat_id: str, message_id: str) -> str:
 
 
 def read_response_id(response_id: str) -> tuple[str, str] | None:
-    """Return the session and the message that a response id encodes; None if the id is invalid."""
+    """Return the session and the message that a response id encodes, or None if the id is invalid."""
     text = response_id.removeprefix("resp_")
     if text == response_id or not _RESPONSE_ID.fullmatch(text):
         return None
@@ -329,7 +329,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes and the type of a data URL; None for both if the text is not a data URL."""
+    """Return the bytes and the type of a data URL, or None for both if the text is not a data URL."""
     match = _FILE.fullmatch(ref)
     if match is None:
         return None, None
@@ -465,7 +465,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("prompt_cache_retention", "stream_options"),
     }
 )
-"""Fields that are accepted, but have no effect on the answer. The response echoes some of them."""
+"""Fields that are accepted, but have no effect on the answer. The response echoes some such fields."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
     *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
@@ -482,12 +482,12 @@ class Asked:
     """The parsed content of a request."""
 
     text: str
-    """The user's last message; empty if the last entry is a tool result."""
+    """The user's last message, or an empty text if the last entry is a tool result."""
     media: tuple[Attachment, ...] = ()
     earlier: tuple[Message, ...] = ()
     """The earlier messages of the conversation, as the request contains them."""
     results: tuple[Message, ...] = ()
-    """Those tool results in `earlier` that answer the tool calls of the last answer."""
+    """The tool results in `earlier` that answer the tool calls of the last answer."""
     instructions: str = ""
     tools: tuple[ToolDescriptor, ...] = ()
     overrides: InferenceOverride | None = None
@@ -685,7 +685,7 @@ def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def session_name(told: Json, param: str | None) -> str | None:
-    """Return the name of a session; None if the request names none.
+    """Return the name of a session, or None if the request names none.
 
     Raises:
         Refused: The value is invalid.
@@ -698,7 +698,7 @@ def session_name(told: Json, param: str | None) -> str | None:
 
 
 def idempotency_key(told: str | None) -> str | None:
-    """Return the idempotency key of a request; None if it has none.
+    """Return the idempotency key of a request, or None if it has none.
 
     Raises:
         Refused: The value is invalid.
@@ -806,11 +806,11 @@ class Answer:
     is_cut: bool = False
     """Whether a limit of the model or of the run cut the answer off."""
     is_cancelled: bool = False
-    """Whether the caller cancelled the request. The text is then the partial answer."""
+    """Whether the caller cancelled the request. If so, the text is the partial answer."""
     failure: Refused | None = None
     """The reason why there is no answer."""
     reasoning: str = ""
-    """The model's reasoning. It is not part of the text."""
+    """The model's reasoning, which is not part of the text."""
 
     @property
     def is_partial(self) -> bool:
@@ -819,7 +819,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Return an answer with this text and these details; see `Metadata`."""
+        """Return an answer with this text and these details. See `Metadata`."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -917,7 +917,7 @@ class ResponseShape:
     model: str
     created: int
     asked: Mapping[str, Json] = field(default_factory=dict)
-    """The request fields that the response echoes; see `echoed`."""
+    """The request fields that the response echoes. See `echoed`."""
 
     @property
     def is_background(self) -> bool:
@@ -1059,11 +1059,11 @@ class Exchange:
         self.chat_id = chat_id
         self.message_id = message_id
         self.fingerprint: str | None = None
-        """The fingerprint of the message; None if this process did not receive it."""
+        """The fingerprint of the message, or None if this process did not receive it."""
         self.answer: Answer | None = None
-        """The complete answer; None as long as it is incomplete."""
+        """The complete answer, or None as long as the answer is incomplete."""
         self.since = 0
-        """When the message was first received; 0 if this process does not know the time."""
+        """When the message was first received, or 0 if this process does not know the time."""
         self.is_collected = False
         """Whether a caller has received the answer, or the id with which the answer can be fetched."""
         self.is_background = False
@@ -1110,7 +1110,7 @@ class Exchange:
         return any(known_value == part_id for known_value, _ in self._parts)
 
     def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
-        """Add a part of the answer, or extend the last part; ignore a part after the final one."""
+        """Add a part of the answer, or extend the last part. Ignore a part after the final one."""
         if self.is_final:
             return
         if self._parts and grows_from(self._parts[-1][1], text):
@@ -1142,10 +1142,10 @@ class Exchange:
         return _BETWEEN.join(filter(None, (self.asked, self.text)))
 
     def cancel(self, text: str | None = None) -> None:
-        """End the answer as cancelled, with the text so far; do not change a final answer.
+        """End the answer as cancelled, with the text so far. Do not change a final answer.
 
-        If the run was cancelled, `text` is the text before that. It also replaces a final answer, which can
-        only say that the run was stopped.
+        If the run was cancelled, `text` is the text before that. Then `text` also replaces a final answer,
+        which can only say that the run was stopped.
         """
         if self.answer is None or text is not None:
             self.is_cancelled = True
@@ -1322,7 +1322,7 @@ class Exchanges:
         return wait
 
     def leave(self, wait: Wait) -> None:
-        """Stop waiting; a second call does nothing."""
+        """Stop waiting. A second call does nothing."""
         if wait in wait.exchange.waits:
             wait.exchange.waits.discard(wait)
             self._waiting -= 1
@@ -1369,9 +1369,9 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> bool:
-        """Replace the text of a part that was sent; return whether the part is known.
+        """Replace the text of a part that was sent, and return whether the part is known.
 
-        The part also becomes an answer to the messages that its run has read since then.
+        The part also becomes an answer to the messages that its run has read since the part was sent.
         """
         exchanges = [
             exchange
@@ -1445,7 +1445,7 @@ class _ResponseEvents:
         self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event, or a heartbeat if the reader has the event already."""
+        """Return an event of the stream, or a heartbeat if the reader has already received this event."""
         number, self._count = self._count, self._count + 1
         if number <= self._after:
             return SIGN_OF_LIFE
@@ -1486,7 +1486,7 @@ class _ResponseEvents:
             yield self.event("response.output_item.done", output_index=0, item=item)
 
     def said(self, delta: str) -> Iterator[str]:
-        """Yield the events for more text; before the first text, yield the events that begin the message."""
+        """Yield the events for more text. Before the first text, yield the events that begin the message."""
         shape = self._shape
         if not self._has_message:
             yield from self._thought_whole()
@@ -1559,7 +1559,7 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
 _LOOK_EVERY_MS: Final = 1_000
 """The interval at which the store is checked for an answer from another server."""
 RETRIED_WITHIN_MS: Final = 3_600_000
-"""The time after which an equal request is no repetition. Clients wait ten minutes or more."""
+"""The time after which an equal request is a new request. Clients wait ten minutes or more."""
 _NEWEST: Final = 6
 """The number of newest equal requests among which the repeated request is searched."""
 _MAX_COUNTS: Final = 2_000
@@ -1583,7 +1583,7 @@ class Repeats:
         """A lower bound of the number of equal requests, keyed by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
-        """Return whether a message already has its answer; read the store if necessary.
+        """Return whether a message already has its answer, and read the store if necessary.
 
         Raises:
             Refused: The message had other content.
@@ -1701,7 +1701,7 @@ class Repeats:
 
 
 def _copy_answer(exchange: Exchange, known: KnownMessage | None) -> bool:
-    """Copy a stored answer into an exchange; return whether the exchange has an answer."""
+    """Copy a stored answer into an exchange, and return whether the exchange has an answer."""
     if known is not None and known.is_cancelled:
         exchange.cancel()
     elif known is not None and known.answer is not None:
@@ -1910,7 +1910,7 @@ class ApiServerAdapter(HttpAdapter):
         return json_response(shape.whole(answer))
 
     def _find_answer(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
-        """Return the answer to a message, from memory or from the store; None if there is no answer yet."""
+        """Return the answer to a message, from memory or the store, or None if there is no answer yet."""
         exchange = self._exchanges.find(chat_id, message_id)
         if exchange is not None and exchange.answer is not None:
             return exchange.answer
@@ -1925,7 +1925,7 @@ class ApiServerAdapter(HttpAdapter):
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
-        """Return the session, the message id and the message of a response; None if it must not be shown."""
+        """Return the session, the message id and the message of a response, or None if it is hidden."""
         names = read_response_id(response_id)
         known_message = None if names is None else await self._look_up(*names)
         if (
@@ -2111,7 +2111,7 @@ class ApiServerAdapter(HttpAdapter):
         self._exchanges.leave(wait)
 
     def _over(self, wait: Wait) -> None:
-        """End the wait of a finished request; cancel the run if the caller has disconnected."""
+        """End the wait of a finished request. Cancel the run if the caller has disconnected."""
         exchange = wait.exchange
         self._leave(wait)
         is_stopping = self.liveness.state is not AdapterState.CONNECTED  # a shutdown ends requests, too
@@ -2131,7 +2131,7 @@ class ApiServerAdapter(HttpAdapter):
             _LOG.warning("run.not_cancelled", message_id=exchange.message_id, reason=str(error))
 
     async def _cancel_run(self, chat_id: str, message_id: str) -> bool:
-        """Cancel the run that answers a message; return False if it continues or has answered already."""
+        """Cancel the run that answers a message, and return False if it continues or has answered already."""
 
         def is_waited_for(other: str) -> bool:
             exchange = self._exchanges.find(chat_id, other)

@@ -130,7 +130,7 @@ Metadata = Mapping[str, Json]
 | begins_again | true if another attempt writes the answer again; only for channels that hold requests |
 | draft | true for a draft of an answer: all other messages have priority over it |
 | error | the reason for a missing answer, without the words of a model's provider |
-| code | the code of that error, if it is a `PostroomError` |
+| code | the code of the error, if it is a `PostroomError` |
 | tool_calls | the tools that the caller must call; `text` is then the text with them |
 | usage | the tokens of the answer: read, written |
 | reasoning | the reasoning of the model, for channels that show it separately |
@@ -138,7 +138,7 @@ Metadata = Mapping[str, Json]
 
 
 def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return the metadata with which an adapter sends a message to this chat; see `Metadata`."""
+    """Return the metadata with which an adapter sends a message to this chat. See `Metadata`."""
     metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
     return metadata | more
 
@@ -147,11 +147,11 @@ class Inbound(Protocol):
     """Receives the messages of an adapter."""
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message durably; ignore a message that is already stored.
+        """Store a message durably. Ignore a message that is already stored.
 
         Raises:
-            StoreError: The message could not be stored; do not acknowledge it to the platform.
-            InputError: The message can never be stored, for instance because it has no message id; skip it.
+            StoreError: The message could not be stored. Do not acknowledge it to the platform.
+            InputError: The message can never be stored, for instance because it has no message id. Skip it.
         """
         ...
 
@@ -188,7 +188,7 @@ class Inbound(Protocol):
         ...
 
     async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
-        """Return a stored message with its answer, if there is one; None if the message is unknown.
+        """Return a stored message with its answer, if there is one, or None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -206,7 +206,7 @@ class Inbound(Protocol):
         ...
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Hide the answer to a message; the answer stays in the conversation.
+        """Hide the answer to a message. The answer stays in the conversation.
 
         Raises:
             StoreError: As for `accept`.
@@ -216,7 +216,7 @@ class Inbound(Protocol):
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message; withdraw a message that no run has read.
+        """Cancel the run that answers a message. Withdraw a message that no run has read.
 
         The run is not cancelled if it also answers a background request, or a message for which
         `is_waited_for` returns true. Return False in that case, and if the message is already answered.
@@ -235,7 +235,7 @@ class KnownMessage:
     received_at: int
     answer: str | None = None
     details: Metadata = field(default_factory=dict)
-    """The details of the answer, such as an error, tool calls and usage; see `Metadata`."""
+    """The details of the answer, such as an error, tool calls and usage. See `Metadata`."""
     is_forgotten: bool = False
     """Whether the answer must no longer be shown."""
     is_cancelled: bool = False
@@ -338,7 +338,7 @@ class Liveness:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the platform can be called. This is also true while the adapter retries to receive."""
+        """Whether the platform can be called, even if the adapter still retries to receive."""
         return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
     @property
@@ -362,7 +362,7 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
 async def bounded(
     pieces: AsyncIterable[bytes], most: int, announced: str | None = None
 ) -> AsyncGenerator[bytes]:
-    """Yield the pieces of a received body; `announced` is its Content-Length header, if there is one.
+    """Yield the pieces of a received body. `announced` is its Content-Length header, if there is one.
 
     Raises:
         TooLarge: The body has, or announces, more than `most` bytes. At most one piece too many was read.
@@ -417,15 +417,15 @@ class BasePlatformAdapter(ABC):
         self.is_shared = False
         """Whether another server on the database may answer a request to this one. Set by the gateway."""
         self.may_react = True
-        """Whether the bot may add reactions. It becomes False when the platform denies the permission."""
+        """Whether the bot may add reactions, until the platform denies the permission."""
         self.files: FileStore | None = None
-        """The file store, for adapters that show or receive files themselves; set by the gateway."""
+        """The file store, which the gateway sets, for adapters that show or receive files themselves."""
         self.web_chats: WebChats | None = None
-        """The store of the chat page's conversations; set by the gateway."""
+        """The store of the chat page's conversations, which the gateway sets."""
         self.keep_dead: Callable[[str, str, str, str], Awaitable[None]] | None = None
         """Store a raw update as a dead letter: account, key, text, reason. Set by the gateway."""
         self.commands: Sequence[tuple[str, str]] = ()
-        """The name and help of each command, for platforms with a command menu; set by the gateway."""
+        """The name and help of each command, which the gateway sets, for platforms with a command menu."""
         self.is_held_up = False
         """Whether updates wait, because an earlier update could not be processed yet."""
         self._failing: OrderedDict[str, int] = OrderedDict()
@@ -449,21 +449,21 @@ class BasePlatformAdapter(ABC):
 
     @property
     def account(self) -> str:
-        """The permanent name of this bot. It is known when `connect` has returned."""
+        """The permanent name of this bot. `connect` sets the value."""
         return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
-        """Return the secret with which only one process on this machine may receive; None if several may."""
+        """Return the secret with which only one process on this machine may receive, or None if any may."""
         return None
 
     @property
     def lease(self) -> str | None:
-        """The name of the channel's lease; None if every server answers the requests that it gets."""
+        """The name of the channel's lease, or None if every server answers the requests that it gets."""
         digest = sha256((self.lock_identity() or self.config.token or "").encode()).hexdigest()[:8]
         return f"channel {self.platform.value} {digest}"
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
-        """Record the newest stored message of a chat or thread; called before `connect`.
+        """Record the newest stored message of a chat or thread. The gateway makes this call before `connect`.
 
         If a platform does not deliver missed messages by itself, its adapter requests the messages after this
         one.
@@ -483,7 +483,7 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the credentials and start to receive messages; return when messages can arrive.
+        """Check the credentials and start to receive messages. Return when messages can arrive.
 
         A background task receives messages, and reconnects after failures, with growing pauses. The task
         reports a failure that it cannot repair with `_fail`. The gateway then reconnects the channel, unless
@@ -491,14 +491,14 @@ class BasePlatformAdapter(ABC):
 
         Raises:
             CredentialRefused: The platform refuses a token or a password.
-            ConfigError: A token, scope or intent is missing or wrong; the remedy names it.
+            ConfigError: A token, scope or intent is missing or wrong. The remedy names it.
             MissingExtra: A library is not installed.
-            ServerUnavailable: The platform is unreachable; try again.
+            ServerUnavailable: The platform is unreachable. Try again.
         """
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Stop receiving. After this returns, nothing is received or acknowledged.
+        """Stop receiving. After the call returns, nothing is received or acknowledged.
 
         A second call does nothing.
         """
@@ -529,7 +529,7 @@ class BasePlatformAdapter(ABC):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot delete messages")
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
-        """Show for some seconds that an answer is being written; ignore failures."""
+        """Show for some seconds that an answer is being written. Ignore failures."""
 
     async def react(
         self,
@@ -591,7 +591,7 @@ class BasePlatformAdapter(ABC):
         self._tasks.start(self._receive(look, after_ms=after_ms), name="receive")
 
     async def _end_tasks(self) -> None:
-        """Stop all tasks of the channel within 10 s; a second call does nothing."""
+        """Stop all tasks of the channel within 10 s. A second call does nothing."""
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self._tasks.close()
@@ -603,8 +603,8 @@ class BasePlatformAdapter(ABC):
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
         """Poll the platform for new updates, until polling fails permanently.
 
-        `look` polls once. Its argument is the number of failed polls in a row, and its result is the pause in
-        ms until the next poll. Each poll that raises makes the pause longer. A refused credential ends the
+        `look` polls once. The function gets the number of failed polls in a row, and returns the pause in ms
+        until the next poll. Each poll that raises makes the pause longer. A refused credential ends the
         polling. The first poll is made after `after_ms`.
         """
         failures = 0
@@ -640,9 +640,9 @@ class BasePlatformAdapter(ABC):
                 await self._timer.sleep(pause)
 
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process an update that the platform sends only once; retry until it has been processed.
+        """Process an update that the platform sends only once. Retry after a failure.
 
-        Later updates wait until then.
+        Later updates wait until the update has been processed.
         """
         attempt = 0
         passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
@@ -660,7 +660,7 @@ class BasePlatformAdapter(ABC):
                 return
 
     async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Process a request in a background task; return whether the request may be acknowledged.
+        """Process a request in a background task, and return whether the request may be acknowledged.
 
         The task continues if the caller disconnects. After `disconnect`, nothing is acknowledged.
         """
@@ -694,12 +694,12 @@ class BasePlatformAdapter(ABC):
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process one update. When this returns, the update may be acknowledged to the platform.
+        """Process one update. When the call returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
         would fail, too. Such an update does not degrade the channel, because anybody can send one. An update
-        that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
-        continues in the degraded state.
+        that triggers a bug in postroom is tried three times. Then the update becomes a dead letter, and the
+        channel continues in the degraded state.
 
         Raises:
             PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.
@@ -757,7 +757,7 @@ class BasePlatformAdapter(ABC):
     ) -> AbstractAsyncContextManager[Turn]:
         """Wait until the pacing allows a call.
 
-        `chat_id` is the chat to which the call sends a message, if it sends one; see `Pacing`.
+        `chat_id` is the chat to which the call sends a message, if it sends one. See `Pacing`.
         """
         fields = metadata or {}
         key, is_draft = fields.get("dedupe_key"), fields.get("draft") is True

@@ -1,4 +1,4 @@
-"""The Discord channel. It needs discord.py, which the extra `discord` installs.
+"""The Discord channel. The channel needs discord.py, which the extra `discord` installs.
 
 Limits of Discord, and how the adapter handles them:
 
@@ -8,9 +8,9 @@ Limits of Discord, and how the adapter handles them:
   for some minutes, and delivers them after a RESUME.
 - After a longer absence, a new session begins without the missed updates. The adapter then requests the
   messages after the last stored message (`backfill`): up to `backfill_limit` messages for each of the 200
-  channels with the newest messages. All other updates are lost. These are messages in channels that neither
-  `channels` nor `remember` nor an earlier update named; edits, deletions, buttons and commands during the
-  absence; and updates that were in memory when the process was killed.
+  channels with the newest messages. All other updates are lost: messages in channels that neither `channels`
+  nor `remember` nor an earlier update named; edits, deletions, buttons and commands during the absence; and
+  updates that were in memory when the process was killed.
 - A `nonce` makes a message unique only for some minutes. A later repetition is sent as a new message.
 - If a button or command is not answered within three seconds, Discord shows a failure, even if postroom has
   accepted it.
@@ -88,7 +88,7 @@ _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 def marked(text: str, limit: int) -> str:
-    """Convert Markdown to Discord's dialect; return it unchanged if the result is longer than `limit`.
+    """Convert Markdown to Discord's dialect, and return it unchanged if the result is longer than `limit`.
 
     Only the parts of Markdown that Discord does not support are converted. Code does not change.
     """
@@ -151,7 +151,7 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 
 
 def components_of(card: Card) -> list[Json] | None:
-    """Return the buttons of a card in rows; None if Discord cannot show all buttons with whole labels."""
+    """Return the buttons of a card in rows, or None if Discord cannot show all buttons with whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
         len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
         for button in card.buttons
@@ -166,7 +166,7 @@ def components_of(card: Card) -> list[Json] | None:
 
 
 def note_of(text: str) -> dict[str, Json]:
-    """Return a response to an interaction. Only the person who pressed the button sees it."""
+    """Return a response to an interaction. Only the person who pressed the button sees the response."""
     return {
         "type": 4,
         "data": {"content": text[:MAX_NOTE_LENGTH], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
@@ -362,7 +362,7 @@ class Answered(Content, frozen=True, kw_only=True):
 
     @property
     def writer(self) -> str | None:
-        """The author of the text; None for a forwarded message."""
+        """The author of the text, or None for a forwarded message."""
         return None if self.message_snapshots or self.author is None else self.author.name
 
 
@@ -615,7 +615,7 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
 
 
 def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
-    """Convert an interaction to a button press, or a slash command to an event; return None for others.
+    """Convert an interaction to a button press, or a slash command to an event, and return None for others.
 
     Raises:
         Unreadable: The interaction names no person or no card.
@@ -772,7 +772,7 @@ class Intake:
     def remember(self, channel_id: str, message_id: str) -> None:
         """Record the newest known message of a channel.
 
-        After an absence, the messages after this one are requested.
+        After an absence, the messages after the newest known message are requested.
         """
         known_mark = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known_mark, message_id, key=int)
@@ -1029,7 +1029,7 @@ class DiscordAdapter(BasePlatformAdapter):
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in, and start to receive updates; see the base class."""
+        """Log in, and start to receive updates. See the base class."""
         token = bot_token(self.config.token)
         await asyncio.to_thread(discord_library.load)
         await self.disconnect()
@@ -1079,7 +1079,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.STOPPED
 
     async def _watch(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run background work; report a failure, because the bot then no longer receives anything."""
+        """Run background work. Report a failure, because the bot then no longer receives anything."""
         try:
             await work()
         except Exception as error:
@@ -1089,7 +1089,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _receive_updates(self, bot: Bot) -> None:
-        """Receive updates until cancelled; reconnect when the connection ends."""
+        """Receive updates until cancelled. Reconnect when the connection ends."""
         try:
             while True:
                 resumable = await self._listen(bot)
@@ -1200,7 +1200,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message; see the base class."""
+        """Send a message. See the base class."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -1228,7 +1228,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return await self._say("DELETE", _MESSAGE, channel_id=channel, message_id=message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for ten seconds that an answer is being written; ignore failures."""
+        """Show for ten seconds that an answer is being written. Ignore failures."""
         await self._say("POST", "/channels/{channel_id}/typing", channel_id=_channel(chat_id, metadata))
 
     async def react(
@@ -1278,7 +1278,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Send a card with buttons; if Discord cannot show all of them, list the answers in the text."""
+        """Send a card with buttons. If Discord cannot show all of them, list the answers in the text."""
         components, words = components_of(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
@@ -1318,7 +1318,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, host and port of an address. All are empty if the address contains a user name."""
+    """Return the scheme, host and port of an address. An address with a user name has none."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -29,14 +29,14 @@ Heard = Callable[[str, object], None]
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
-"""The time limit for a login. It is long, because the library retries after failures of Discord."""
+"""The time limit for a login, which is long because the library retries after failures of Discord."""
 MAX_WAIT_SECONDS = 30.0
 """The longest pause for which the library waits when Discord asks for it. Longer pauses are reported."""
 FORGET = 4_000
 """The close code after which Discord keeps the session, so that it can be resumed."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Status codes of a proxy or load balancer. In spite of them, Discord may have performed the request."""
+"""Status codes of a proxy or load balancer, with which Discord may still have performed the request."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
 """Close codes after which Discord accepts no further connection."""
 HEARD = (
@@ -63,7 +63,7 @@ class RestFailure(Exception):
     ) -> None:
         super().__init__(text)
         self.status = status
-        """The HTTP status; 0 if there was no answer."""
+        """The HTTP status, or 0 if there was no answer."""
         self.code = code
         """Discord's own error code."""
         self.wait_ms = wait_ms
@@ -178,7 +178,7 @@ class Bot:
         query: dict[str, str] | None = None,
         **ids: str,
     ) -> Any:
-        """Call Discord's REST API within its rate limits; return the parsed response.
+        """Call Discord's REST API within its rate limits, and return the parsed response.
 
         Each placeholder in `path` is replaced by the quoted value from `ids`.
 
@@ -199,7 +199,7 @@ class Bot:
             return await self._client.http.request(Route(method, path, **ids), form=form, **fields)
 
     async def fetch(self, url: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file from an address that the caller has checked; redirects are not followed.
+        """Yield a file from an address that the caller has checked. Redirects are not followed.
 
         Raises:
             TooLarge: The file has more than `max_bytes`. Nothing beyond that was read.
@@ -283,7 +283,7 @@ class Bot:
                 return
 
     async def close(self) -> None:
-        """Close all connections; a second call does nothing."""
+        """Close all connections. A second call does nothing."""
         await self.hang_up(GOODBYE)
         self._socket = None
         await self._client.http.close()
@@ -356,7 +356,7 @@ def _convert_end() -> Iterator[None]:
 
 
 def _retry_after(header: str | None) -> int | None:
-    """Convert the seconds in a header to milliseconds; return None if the header is missing or invalid."""
+    """Convert the seconds in a header to milliseconds. Return None if the header is missing or invalid."""
     try:
         return None if header is None else max(math.ceil(float(header) * 1000), 0)
     except (ValueError, OverflowError):

@@ -1,11 +1,11 @@
 """The e-mail channel: polls an IMAP mailbox for mail, and answers by SMTP.
 
-`token` is the password of the mailbox. `api_key` is the SMTP password, if it is another one.
+`token` is the password of the mailbox. `api_key` is the SMTP password, if the SMTP server has another one.
 
 An e-mail is marked as read when its message is stored. Bounces and e-mails from programs or mailing lists are
 stored as rejected, and get no answer. E-mails that the bot sent are ignored. `metadata["verified"]` of a
-message is true if the domain of the sender really sent the e-mail. Without `authserv_id`, it is always False,
-because anybody can forge a sender.
+message is true if the domain of the sender really sent the e-mail. Without `authserv_id`, `verified` is
+always False, because anybody can forge a sender.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ _FORWARD_SUBJECT = re.compile(
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
 _MAX_HEADS = 12
-"""The number of lines below it that are searched for the author of the forwarded e-mail."""
+"""The number of lines below the mark of a forward in which the author is searched for."""
 _SHORT_SIGNATURE = 10
 """Two dashes without a trailing space begin a signature only within this number of last lines."""
 
@@ -187,7 +187,7 @@ class _Words(HTMLParser):
             self._line.append(re.sub(r"\s+", " ", data))
 
     def end_line(self, *, is_break: bool = False) -> None:
-        """Begin a new line; add an empty line only if the page contains one."""
+        """Begin a new line. Add an empty line only if the page contains one."""
         text = "".join(self._line)
         text = text.rstrip() if self._pre else text.strip()
         self._line = []
@@ -353,7 +353,7 @@ _MAX_BORDERS = 10_000
 _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
-"""Codecs of Python that e-mails do not use. Some of them are very slow."""
+"""Codecs of Python that e-mails do not use. Some of these codecs are very slow."""
 _RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
@@ -373,7 +373,7 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The position of an e-mail in its mailbox. It is unique until the mailbox is created again."""
+    """The position of an e-mail in its mailbox. The position is unique until the mailbox is created again."""
 
     validity: int
     uid: int
@@ -386,7 +386,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The subject and the references of an e-mail, with which it is answered."""
+    """The subject and the references of an e-mail; a reply to the e-mail needs them."""
 
     subject: str
     references: tuple[str, ...]
@@ -414,7 +414,7 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Convert an e-mail to an event; return None if the bot sent the e-mail.
+    """Convert an e-mail to an event, and return None if the bot sent the e-mail.
 
     Raises:
         Malformed: The author is ambiguous, or the e-mail has too many parts.
@@ -676,7 +676,7 @@ def _line(value: object) -> str:
 
 
 def _decode_header(text: str) -> str:
-    """Return a decoded header; leave words with an invalid encoding unchanged."""
+    """Return a decoded header. Leave words with an invalid encoding unchanged."""
     try:
         return str(make_header(decode_header(text)))
     except (HeaderParseError, LookupError, ValueError):
@@ -910,7 +910,7 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the server. It trusts `ca_file`, if there is one."""
+        """Return the TLS context for connections to the server. The context trusts `ca_file`, if given."""
         return ssl.create_default_context(cafile=self.ca_file)
 
 
@@ -976,7 +976,7 @@ class Mailbox:
         return sorted(int(part) for line in items if line for part in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
-        """Return an e-mail, cut after `most` bytes, and whether it was cut; None if it no longer exists."""
+        """Return an e-mail, cut after `most` bytes, and whether it was cut, or None if the e-mail is gone."""
         size = _SIZE.search(
             b" ".join(
                 [
@@ -997,7 +997,7 @@ class Mailbox:
         _response_data(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
-        """Return the file that a reference names; None if there is no such file.
+        """Return the file that a reference names, or None if there is no such file.
 
         Raises:
             TooLarge: The file is larger than `most` bytes. Not much more was read.
@@ -1024,7 +1024,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers needed to answer an e-mail; None if the e-mail no longer exists."""
+        """Return the headers needed to answer an e-mail, or None if the e-mail no longer exists."""
         imap = self._open()
         items = [
             part
@@ -1092,7 +1092,7 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
 
 
 def _send_envelope(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
-    """Send the sender and the recipient; return the refusal, or None if the server accepts both."""
+    """Send the sender and the recipient. Return the refusal, or None if the server accepts both."""
     try:
         size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
         code, data = smtp.mail(message.sender, size)
@@ -1189,7 +1189,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """The age, in days, above which an unread e-mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of an e-mail that are read. If it is longer, the metadata `truncated` is true."""
+    """Maximum bytes of an e-mail that are read. In a longer e-mail, `truncated` is true."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """The time limit for one step of a connection to a server, in milliseconds."""
 
@@ -1278,7 +1278,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._is_open = False
-        """Whether the mailbox is open. After a network failure, it is opened again."""
+        """Whether the mailbox is open. After a network failure, the mailbox is opened again."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 
@@ -1329,7 +1329,7 @@ class EmailAdapter(BasePlatformAdapter):
     # Incoming mail.
 
     async def _look(self, _: int) -> int:
-        """Process the unread e-mails, in order; return the pause before the next poll."""
+        """Process the unread e-mails, in order, and return the pause before the next poll."""
         options, now = self._options, self._clock.now()
         try:
             if not self._is_open:
@@ -1349,7 +1349,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over an e-mail; mark it as read when its message is stored, or can never be stored."""
+        """Hand over an e-mail. Mark the e-mail as read when it is stored, or can never be stored."""
         value = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if value is not None:
             await self.take_in(value[0], partial(self._hand_over, uid, *value))
@@ -1398,7 +1398,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send an e-mail to an address; if there is an e-mail to reply to, send a reply."""
+        """Send an e-mail to an address. If there is an e-mail to reply to, send a reply."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
 
     async def send_media(
@@ -1485,7 +1485,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
 
 
 def _connection_error(error: BaseException) -> PostroomError | None:
-    """Convert a failure of the connection to an error for the operator; return None for other errors."""
+    """Convert a failure of the connection to an error for the operator, and return None for other errors."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

@@ -171,7 +171,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def bounded_body(request: Request, limit: int) -> bytes | None:
-    """Return the raw body; None if it has more than `limit` bytes. At most `limit` bytes are read.
+    """Return the raw body, or None if it has more than `limit` bytes. At most `limit` bytes are read.
 
     Raises:
         ClientDisconnect: The client disconnected.

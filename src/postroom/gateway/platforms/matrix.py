@@ -189,7 +189,7 @@ SYNC_FILTER = (
     '{"room":{"timeline":{"limit":50},"state":{"lazy_load_members":true},"ephemeral":{"types":[]},'
     '"account_data":{"types":[]}},"presence":{"types":[]},"account_data":{"types":[]}}'
 )
-"""The filter of sync requests. It selects only the data that the adapter uses."""
+"""The filter of sync requests, which selects only the data that the adapter uses."""
 _MEDIA = re.compile(r"mxc://([\w.\-:\[\]]{1,255})/([\w\-.~]{1,255})", re.ASCII)
 _PILL = re.compile(r'<a href="https://matrix\.to/#/([^"]{1,300})"[^>]{0,200}>([^<]{0,255})</a>')
 _QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
@@ -326,7 +326,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class RoomEvent(Struct, frozen=True, kw_only=True):
-    """An event in a room. Its content is parsed according to its type."""
+    """An event in a room. The type of the event determines how `content` is parsed."""
 
     type: str
     content: dict[str, Json]
@@ -373,7 +373,7 @@ class Room:
         return self.joined is not None and self.joined + self.invited <= 2
 
     def learn(self, event: object) -> None:
-        """Process a state event; ignore other and unreadable events."""
+        """Process a state event. Ignore other and unreadable events."""
         if not isinstance(event, dict) or not isinstance(content := event.get("content"), dict):
             return
         match event.get("type"):
@@ -405,7 +405,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's identity on the homeserver, and the prefix for commands besides the slash."""
+    """The bot's identity on the homeserver, and the prefix for commands in addition to the slash."""
 
     user_id: str
     name: str | None = None
@@ -436,7 +436,7 @@ class Heard:
 
 
 def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
-    """Convert an event in the timeline of a room; return None if the event is irrelevant.
+    """Convert an event in the timeline of a room, and return None if the event is irrelevant.
 
     Raises:
         Malformed: The event violates the protocol.
@@ -507,7 +507,7 @@ def events_of(info: Mapping[str, Any], which: str) -> list[object]:
 
 
 def inviter(events: Iterable[object], me: Ourselves) -> str | None:
-    """Return the user who invited the bot, from the stripped state of a room; None if it names no user."""
+    """Return the user who invited the bot, from the stripped state of a room, or None if it names no user."""
     for event in events:
         if (
             isinstance(event, dict)
@@ -527,7 +527,7 @@ def all_older(events: Iterable[object], floor: int) -> bool:
 
 
 def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
-    """Return the sender, text and files of an event that was replied to; None if the event is no message."""
+    """Return the sender, text and files of an event that was replied to, or None if it has no message."""
     try:
         event = read(told, RoomEvent)
         content = read(event.content, Content)
@@ -552,7 +552,7 @@ def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_
 
 
 def media_path(ref: str) -> str | None:
-    """Return the path of a file on the homeserver; None if `ref` is not a Matrix media URI."""
+    """Return the path of a file on the homeserver, or None if `ref` is not a Matrix media URI."""
     match = _MEDIA.fullmatch(ref)
     if match is None or set(match[2]) <= {"."} or set(match[1]) <= {"."}:
         return None
@@ -725,7 +725,7 @@ class Answer:
 
     @property
     def errcode(self) -> str:
-        """The error code of the protocol; "" if there is no valid code."""
+        """The error code of the protocol, or "" if there is no valid code."""
         code = self.body.get("errcode")
         return code if isinstance(code, str) and code.isascii() and code.isidentifier() else ""
 
@@ -855,7 +855,7 @@ class Homeserver:
             return Answer(lost=True), None
 
     def _create_client(self) -> tuple[Any, Any]:
-        """Load the library and create a client. Both read files, so call this function on a thread."""
+        """Load the library and create a client. Call this function on a thread, because it reads files."""
         try:
             httpx = importlib.import_module("httpx2")
         except ImportError as error:
@@ -873,7 +873,7 @@ class Homeserver:
 
 
 def _read(raw: bytes) -> Mapping[str, Any]:
-    """Return the JSON object in a response; an empty object if the response contains something else."""
+    """Return the JSON object in a response, or an empty object if the response contains something else."""
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError):
@@ -885,7 +885,7 @@ def _read(raw: bytes) -> Mapping[str, Any]:
 
 
 class SyncPosition:
-    """The position in the event stream of one user. It has no meaning for other users."""
+    """The position in the event stream of one user, without meaning for other users."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
@@ -919,7 +919,7 @@ class SyncPosition:
             _, self.since, self.at, self.told = kept_thread
 
     async def move(self, since: str, at: int) -> None:
-        """Advance to a position and store it; if the file cannot be written, messages may arrive twice."""
+        """Advance to a position and store it. If the file cannot be written, messages may arrive twice."""
         moved = since != self.since
         self.since, self.at = since, at
         if self._path is None or not moved:
@@ -967,7 +967,7 @@ _GAP_PAGES = 50
 _SKEW_MS = 3_600_000
 """The assumed maximum difference between the clocks of homeservers.
 
-Events that are older than the last round by more than this were known in that round.
+Events that are older than the last round by more than this difference were known in that round.
 """
 _NOT_THERE = (400, 403, 404)
 
@@ -1007,7 +1007,7 @@ class Intake:
         self.knows_rooms = True
 
     async def take(self, batch: Mapping[str, Any]) -> None:
-        """Hand over the events of a batch, in order. When the call returns, all of them are stored.
+        """Hand over the events of a batch, in order. When the call returns, all events are stored.
 
         Raises:
             StoreError: A message could not be stored. Process the batch again.
@@ -1135,7 +1135,7 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may keep a sync request without new events open, in milliseconds."""
     command_prefix: str = "!"
-    """A second prefix for commands, because clients intercept `/`; "" for no second prefix."""
+    """A second prefix for commands, because clients intercept `/`, or "" for no second prefix."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -1186,7 +1186,7 @@ class MatrixAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The bot's user id. It is known when `connect` has returned."""
+        """The bot's user id. `connect` sets the value."""
         return self._me.user_id or "default"
 
     def lock_identity(self) -> str | None:
@@ -1296,7 +1296,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._accept_invites(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
-        """Request new events; also request the state of all rooms, if this process does not know it yet."""
+        """Request new events. Also request the state of all rooms, if this process does not know it yet."""
         query = {"filter": SYNC_FILTER, "timeout": str(timeout_ms)}
         if self._position.since is not None:
             query["since"] = self._position.since
@@ -1317,7 +1317,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room in the background. On another server, this may take minutes."""
+        """Join a room in the background. A room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):

@@ -26,7 +26,7 @@ def clean(text: str) -> str:
 
 
 def replace_unstorable(text: str) -> str:
-    """Change a text so that every store and JSON document can contain it; keep its length in UTF-16.
+    """Change a text, but not its UTF-16 length, so that every store and JSON document can contain it.
 
     Lone surrogates and null characters become replacement characters.
     """

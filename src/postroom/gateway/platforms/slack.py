@@ -6,7 +6,7 @@ Slack calls `/slack`, and `signing_secret` is required.
 
 Slack has threads instead of replies: if `reply_in_threads` is set, `reply_to` begins a thread. `thread_id` is
 the first message of a thread. `metadata["dedupe_key"]` becomes `client_msg_id`, so that Slack accepts a
-message only once. Slack documents the errors of this argument, but not the argument itself. Therefore, the
+message only once. Slack documents the errors of `client_msg_id`, but not the argument itself. Therefore, the
 outcome of a call without a response is unknown nevertheless.
 """
 
@@ -358,7 +358,7 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
     command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
         "/postroom"
     )
-    """The slash command. Its first word is the command for postroom: `/postroom stop` means `/stop`."""
+    """The slash command. The word after it is postroom's command: `/postroom stop` means `/stop`."""
     reply_in_threads: bool = False
     """Whether each message in a channel begins a thread, which is a session of its own."""
 
@@ -394,7 +394,7 @@ class File(Struct, frozen=True, kw_only=True):
     size: int | None = None
 
     def as_media(self) -> Attachment | None:
-        """Return the file as an attachment; None if Slack does not provide the file."""
+        """Return the file as an attachment, or None if Slack does not provide the file."""
         ref = self.url_private_download or self.url_private
         if self.mode in _GONE or not ref or not ref.strip():
             return None
@@ -459,7 +459,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message as Slack sends it. Its event names the parts that cannot be read."""
+    """A message as Slack sends it. The event of the message names the parts that cannot be read."""
 
     subtype: str | None = None
     user: str | None = None
@@ -498,7 +498,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Slash(Struct, frozen=True, kw_only=True):
-    """A slash command. It has no message id, so the unique id of its trigger is used instead."""
+    """A slash command. A slash command has no message id, so the unique id of its trigger is used."""
 
     command: Annotated[str, Meta(pattern="^/", max_length=255)]
     channel_id: Id
@@ -522,7 +522,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """The pressed button. Its id shows whether postroom created it."""
+    """The pressed button. `action_id` shows whether postroom created the button."""
 
     action_id: str | None = None
     value: str | None = None
@@ -565,7 +565,7 @@ Update = NewMessage | Edit | Deletion | ButtonPress
 
 
 def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
-    """Convert a request from Slack to an update; return None if the request is irrelevant.
+    """Convert a request from Slack to an update, and return None if the request is irrelevant.
 
     Raises:
         Malformed: A required field is missing, or has another type.
@@ -866,11 +866,11 @@ class Answer:
 
     body: Mapping[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] | None = None
-    """The scopes of the token; None if Slack does not report them."""
+    """The scopes of the token, or None if Slack does not report them."""
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
-        """Return the text in a field of the body; "" if the field is missing."""
+        """Return the text in a field of the body, or "" if the field is missing."""
         value = self.body.get(name)
         return value if isinstance(value, str) else ""
 
@@ -947,7 +947,7 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
 
 
 def check_scopes(scopes: frozenset[str] | None) -> None:
-    """Refuse a token without the scopes to read and write; log other missing scopes.
+    """Refuse a token without the scopes to read and write. Log other missing scopes.
 
     Raises:
         ConfigError: A required scope is missing. The error names it.
@@ -1059,7 +1059,7 @@ _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread; no fields for the id of a slash command."""
+    """Return the fields that put a message into a thread, or no fields for the id of a slash command."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 
@@ -1078,7 +1078,7 @@ def storable_card(card: Card) -> Card:
 
 
 async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> Made:
-    """Call a pure function on a text; use a thread if the text is so long that this takes milliseconds."""
+    """Call a pure function on a text. Use a thread if the text is so long that this takes milliseconds."""
     return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
 
 
@@ -1186,7 +1186,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
-    """The secret that verifies requests from Slack. Without it, there is no HTTP route for Slack."""
+    """The secret that verifies requests from Slack. Without the secret, there is no HTTP route for Slack."""
     base_url: str = "https://slack.com/api"
     """The address of the Web API. Plain http is allowed only on loopback."""
     unfurl: bool = False
@@ -1299,7 +1299,7 @@ class SlackAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The ids of the team and of the bot. They are known when `connect` has returned."""
+        """The ids of the team and of the bot. `connect` sets the value."""
         return "default" if self._bot is None else self._bot.account
 
     def lock_identity(self) -> str | None:
@@ -1313,7 +1313,7 @@ class SlackAdapter(BasePlatformAdapter):
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the tokens and their scopes, and start to receive events; see the base class."""
+        """Check the tokens and their scopes, and start to receive events. See the base class."""
         await self.disconnect()
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
@@ -1348,7 +1348,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._heard()
 
     async def disconnect(self) -> None:
-        """Stop receiving within some seconds; a second call does nothing."""
+        """Stop receiving within some seconds. A second call does nothing."""
         self.liveness.state = AdapterState.STOPPED
         await self._end_receiving()
         api, self._api = self._api, None
@@ -1502,7 +1502,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message; see the base class."""
+        """Send a message. See the base class."""
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         fields = metadata or {}
@@ -1567,7 +1567,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Send a card with buttons; if Slack cannot show all of them whole, list the answers in the text."""
+        """Send a card with buttons. If Slack cannot show all of them whole, list the answers in the text."""
         if any(len(button.label) > MAX_LABEL_LENGTH for button in card.buttons):
             return await super().send_card(chat_id, card, metadata)
         fields = metadata or {}
@@ -1627,7 +1627,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if answer.refusal is None else result_of(answer)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a received file; see the base class.
+        """Yield a received file. See the base class.
 
         Raises:
             InvalidArgument: The file is not stored at Slack. Nothing was fetched.

@@ -1,4 +1,4 @@
-"""The HTTP client and the web socket for Slack. They need the libraries of the extra `slack`."""
+"""The HTTP client and the web socket for Slack, which need the libraries of the extra `slack`."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ class SlackApi:
         )
 
     async def close(self) -> None:
-        """Close the connections; a second call does nothing."""
+        """Close the connections. A second call does nothing."""
         await self._client.aclose()
 
     async def call(
@@ -250,14 +250,14 @@ class Hooks:
     """The callbacks through which the socket calls its adapter."""
 
     address: Callable[[], Awaitable[str]]
-    """Return the address for one connection; raise ConfigError or ServerUnavailable."""
+    """Return the address for one connection. Raise ConfigError or ServerUnavailable."""
     take: Callable[[str, Json], Awaitable[None]]
-    """Process an envelope; return when it is stored."""
+    """Process an envelope, and return when it is stored."""
     take_unreadable: Callable[[bytes, str], Awaitable[None]]
     """Store a frame that is not an envelope, and the reason."""
     heard: Callable[[], None]
     stands: Callable[[AdapterState, str], None]
-    """Called with the state of the connection, and why it was lost."""
+    """The function that gets the state of the connection, and the reason for a loss."""
     failed: Callable[[str, str, bool], None]
     """Called with a code and a message when receiving ends, and with whether `connect` may succeed again."""
 
@@ -295,7 +295,7 @@ class SlackSocket:
         )
 
     async def open(self) -> None:
-        """Connect to Slack, and reconnect in the background; return after Slack's `hello`.
+        """Connect to Slack, and reconnect in the background. Return after Slack's `hello`.
 
         Raises:
             ConfigError: Slack refuses the app's token, or Socket Mode is switched off.

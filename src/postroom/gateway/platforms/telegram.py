@@ -77,7 +77,7 @@ _IN_ADDRESS: Final = re.compile(r"([)\\])")
 _SHOWN_AS_LINK: Final = ("http://", "https://", "tg://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _ITALIC: Final = "\0"
-"""A placeholder for the mark of italic text, until the text is complete. The parser never outputs it."""
+"""A placeholder for the mark of italic text in incomplete text."""
 
 
 def _parser() -> MarkdownIt:
@@ -92,7 +92,7 @@ _PARSER: Final = _parser()
 
 
 def markdown_v2(text: str) -> str | None:
-    """Convert Markdown to Telegram's dialect; return None if the text must be sent unchanged.
+    """Convert Markdown to Telegram's dialect, and return None if the text must be sent unchanged.
 
     A text must be sent unchanged if its Markdown has no visible text, or is nested too deeply. The function
     is thread-safe. Convert long texts outside the event loop, because 4,096 brackets take 0.3 s.
@@ -232,7 +232,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str = "https://api.telegram.org"
     """The address of the Bot API."""
     webhook_url: str | None = None
-    """The public address of `/channels/telegram`, which Telegram calls; None for long polling."""
+    """The public address of `/channels/telegram`, which Telegram calls, or None for long polling."""
     delete_webhook: bool = False
     """Whether long polling removes a webhook that another program has set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
@@ -332,9 +332,9 @@ class Answer:
 
     result: Json = None
     status: int = 0
-    """The HTTP status; 0 if there was no response."""
+    """The HTTP status, or 0 if there was no response."""
     kind: SendErrorKind | None = None
-    """The kind of failure; None if the call succeeded."""
+    """The kind of failure, or None if the call succeeded."""
     error: str = ""
     retry_after_ms: int | None = None
     migrate_to: int | None = None
@@ -443,7 +443,7 @@ _GENERAL: Final = "1"
 
 
 def number_of(text: str | None) -> int | None:
-    """Return an id as a number; None if the text is not a number."""
+    """Return an id as a number, or None if the text is not a number."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
@@ -457,7 +457,7 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 
 
 def keyboard(card: Card) -> dict[str, Json] | None:
-    """Return the buttons of a card, one in each row; None if Telegram cannot show all of them."""
+    """Return the buttons of a card, one in each row, or None if Telegram cannot show all of them."""
     if len(card.buttons) > MAX_BUTTONS or any(
         not 0 < len(button.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for button in card.buttons
     ):
@@ -470,7 +470,7 @@ def keyboard(card: Card) -> dict[str, Json] | None:
 
 
 def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
-    """Return the method and the field to send a kind of file; send a sticker with a caption as a document."""
+    """Return the method and the field to send a kind of file. Send a sticker with a caption as a document."""
     if kind is MessageType.STICKER and has_caption:
         return "sendDocument", "document"
     return _MEDIA.get(kind, ("sendDocument", "document"))
@@ -699,13 +699,13 @@ class Moved:
 
 
 def update_id_of(update: Json) -> int | None:
-    """Return the number of an update; None if it has none."""
+    """Return the number of an update, or None if it has none."""
     number = update.get("update_id") if isinstance(update, dict) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | None:
-    """Return the content of an update; None for an irrelevant update, such as a message of the bot.
+    """Return the content of an update, or None for an irrelevant update, such as a message of the bot.
 
     Raises:
         InvalidArgument: The update is invalid.
@@ -747,7 +747,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Convert a message to an event; return None if no person wrote content for the bot.
+    """Convert a message to an event, and return None if no person wrote content for the bot.
 
     Raises:
         InvalidArgument: The message is invalid.
@@ -785,7 +785,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
 def _read_reply(
     raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
 ) -> tuple[Attachment, ...]:
-    """Add to an event the message to which it replies; return the files of that message.
+    """Add to an event the message to which it replies, and return the files of that message.
 
     The files are marked as sent by another person. In a topic, each message formally replies to the message
     that opened the topic. Such a reply is ignored.
@@ -818,7 +818,7 @@ def _read_reply(
 
 
 def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Return the content of a message; None for an event of the chat, such as a new member.
+    """Return the content of a message, or None for an event of the chat, such as a new member.
 
     If the kind or form of a part is unknown, the text contains only the name of the part. An event whose text
     names the bot is addressed to the bot.
@@ -1039,11 +1039,11 @@ class TelegramAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The bot's id. It is known when `connect` has returned."""
+        """The bot's id. `connect` sets the value."""
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, with which only one process may poll; None for a webhook."""
+        """Return the token, because only one process may poll with it; return None for a webhook."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -1082,14 +1082,14 @@ class TelegramAdapter(BasePlatformAdapter):
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
     async def _show_menu(self, api: "TelegramApi") -> None:
-        """Set the menu of commands; ignore a refusal."""
+        """Set the menu of commands. Ignore a refusal."""
         listed: Json = [{"command": name, "description": words[:256]} for name, words in self.commands]
         answer = await api.call("setMyCommands", {"commands": listed})
         if answer.kind is not None:
             _LOG.info("telegram.no_menu", reason=answer.error)
 
     async def disconnect(self) -> None:
-        """Stop receiving and close the connections; a second call does nothing."""
+        """Stop receiving and close the connections. A second call does nothing."""
         await self._end_tasks()
         api, self._api = self._api, None
         if api is not None:
@@ -1126,7 +1126,7 @@ class TelegramAdapter(BasePlatformAdapter):
     # Incoming updates.
 
     async def _poll(self, _: int) -> int:
-        """Get updates once, and process them; return the pause before the next poll."""
+        """Get updates once, and process them. Return the pause before the next poll."""
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset
@@ -1142,7 +1142,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return 0 if moved else _MIN_POLL_MS
 
     async def _look(self, _: int) -> int:
-        """Check that Telegram still calls this server; return the pause before the next check."""
+        """Check that Telegram still calls this server, and return the pause before the next check."""
         fields = await self._request("getWebhookInfo", {}, dict)
         if fields.get("url") != self._options.webhook_url:
             self._fail(
@@ -1205,7 +1205,7 @@ class TelegramAdapter(BasePlatformAdapter):
             await self._inbound.moved(moved.source, moved.chat_id)
 
     async def _webhook(self, request: Request) -> Response:
-        """Process an update from Telegram; answer 200 only if the update has been stored."""
+        """Process an update from Telegram. Answer 200 only if the update has been stored."""
         given_data = request.headers.get(SECRET_HEADER, "").encode()
         if not hmac.compare_digest(given_data, (self.config.api_key or "").encode()):
             self._refuse("wrong_secret")
@@ -1277,7 +1277,7 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Set or remove the bot's reaction to a message. A bot can have only one reaction to it."""
+        """Set or remove the bot's reaction to a message. A bot can add only one reaction to a message."""
         number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
@@ -1318,7 +1318,7 @@ class TelegramAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Send a card with buttons; if Telegram cannot show all buttons, list the answers in the text."""
+        """Send a card with buttons. If Telegram cannot show all buttons, list the answers in the text."""
         buttons = keyboard(card)
         if buttons is None:
             return await super().send_card(chat_id, card, metadata)

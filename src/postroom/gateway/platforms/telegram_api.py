@@ -1,7 +1,7 @@
 """The calls to Telegram's Bot API. No other module of the adapter uses the HTTP library.
 
-At Telegram, the token is part of each address. Only the transport inserts it, below all code that logs or
-quotes an address. So requests, errors and logs contain `bot***` instead of the token.
+At Telegram, the token is part of each address. Only the transport inserts the token, below all code that logs
+or quotes an address. So requests, errors and logs contain `bot***` instead of the token.
 """
 
 import json

@@ -118,10 +118,10 @@ class Entry(Record, frozen=True, kw_only=True):
 
     entry_id: str
     kind: str
-    """`message` if the person wrote the entry; `answer` or `card` if it was sent to the person."""
+    """`message` if the person wrote the entry, or `answer` or `card` if it was sent to the person."""
     text: str
     reasoning: str = ""
-    """The model's reasoning, if the entry is an answer. It is not part of the text."""
+    """The model's reasoning, if the entry is an answer. The reasoning is not part of the text."""
     at: int
     conversation: str = MAIN
     order: int = 0
@@ -136,7 +136,7 @@ class Entry(Record, frozen=True, kw_only=True):
     """Whether an agent has started to answer the message, or has asked a question about it."""
     answers: tuple[str, ...] = ()
     note: str = ""
-    """The notice that the message is waiting; "" when an agent has read the message."""
+    """The notice that the message is waiting, or "" when an agent has read the message."""
     replaces: str = ""
     """The id of the draft that this answer has replaced, if there was one."""
     buttons: tuple[tuple[str, str], ...] = ()
@@ -214,7 +214,7 @@ class ChatLog:
         return f"{self._epoch}-{self._version}"
 
     def find(self, entry_id: str) -> Entry | None:
-        """Return an entry; None if the log does not contain it."""
+        """Return an entry, or None if the log does not contain it."""
         return self._entries.get(entry_id)
 
     def drafts(self, conversation: str) -> list[Entry]:
@@ -228,7 +228,7 @@ class ChatLog:
         return any(message_id in entry.answers for entry in self._entries.values())
 
     def file(self, sha256: str) -> ShownFile | None:
-        """Return a file that an entry in the log shows; None if no entry shows it."""
+        """Return a file that an entry in the log shows, or None if no entry shows it."""
         shown = (file for entry in self._entries.values() for file in entry.files)
         return next((file for file in shown if file.sha256 == sha256), None)
 
@@ -342,7 +342,7 @@ class ChatLog:
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
-        """Disconnect a page; a second call does nothing."""
+        """Disconnect a page. A second call does nothing."""
         self._watchers.discard(watcher)
 
     async def events(
@@ -565,7 +565,7 @@ class Visitors:
         return f"{payload}.{self._signature(texts[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return the person whose cookie this is; None if it is invalid, or older than twelve hours.
+        """Return the person whose cookie this is, or None if it is invalid, or older than twelve hours.
 
         The caller must check in the store whether the person has signed out.
         """
@@ -742,7 +742,7 @@ class WebAdapter(HttpAdapter):
         return _with_session(request, "", 0)
 
     async def _person(self, request: Request) -> str | None:
-        """Return the person who is signed in with this browser; None if nobody is signed in.
+        """Return the person who is signed in with this browser, or None if nobody is signed in.
 
         Raises:
             StoreError: It could not be read whether the person has signed out.
@@ -1204,7 +1204,7 @@ class WebAdapter(HttpAdapter):
         return await self._change_entry(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
     async def _note(self, name: str, message_id: str, note: str) -> SendResult:
-        """Show a notice at a message that no agent has read yet; "" removes the notice."""
+        """Show a notice at a message that no agent has read yet. "" removes the notice."""
         entry = await self._entry(name, message_id)
         if entry is not None and entry.note != note and not (entry.answered or entry.gone):
             await self._show(name, replace(entry, note=note))
@@ -1212,7 +1212,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent()
 
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
-        """Show entries to a person; `read` contains the ids of the messages that the agent has read.
+        """Show entries to a person. `read` contains the ids of the messages that the agent has read.
 
         Answers to messages of a deleted conversation are not shown. An entry that the page already shows is
         not shown twice, also after a restart.
@@ -1286,7 +1286,7 @@ def _conversation_id(given: Json) -> str:
 
 
 def _before(request: Request) -> int | None:
-    """Return the position before which the page reads entries; None for the newest entries."""
+    """Return the position before which the page reads entries, or None for the newest entries."""
     given_param = request.query_params.get("before")
     if given_param is None:
         return None
@@ -1323,7 +1323,7 @@ def _hidden(session: str) -> str:
 
 
 def _cookie_name(request: Request) -> str:
-    """Return the name of the cookie. It contains the port, because browsers share cookies among ports."""
+    """Return the name of the cookie, with the port, because browsers share cookies among ports."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"postroom_chat_{port}" if re.fullmatch(r"[0-9]{1,5}", port) else "postroom_chat"
 

@@ -8,7 +8,7 @@
 
 In the scheme `postroom`, `X-Postroom-Timestamp` is the time in seconds since the epoch, and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`. `X-Postroom-Delivery` is the
-delivery id, which is the same in each repetition. If it is missing, an id is derived from the content. A
+delivery id, which is the same in each repetition. Without a delivery id, an id is derived from the content. A
 request with a known id but a different body in the same chat is refused with 409. Bodies are compared as
 JSON, not byte by byte. The delivery id is not signed. Therefore, while the timestamp of a signature is valid,
 the process that has accepted the signature refuses it under another delivery id. GitHub's signature and
@@ -26,7 +26,7 @@ chat. A callback gets an `X-Postroom-Delivery` that is the same for each repetit
 has no callback, its answers are kept in memory until a restart: at most the newest 1,000 answers of all
 routes, with 20 million characters in total. `answers` in the 202 response is the address of the answer, below
 the mount point of these routes. To fetch the answer, sign `<timestamp>.<path>` with the route's secret, as in
-the scheme `postroom`. Sign either the full path or the path as above.
+the scheme `postroom`. The signed path is either the full path or the path in `answers`.
 """
 
 import asyncio
@@ -247,7 +247,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
 
 
 def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
-    """Return the first field of a template that is missing in the body; None if the body has all fields.
+    """Return the first field of a template that is missing in the body, or None if the body has all fields.
 
     A field whose value is null is not missing.
     """
@@ -295,7 +295,7 @@ def _as_text(value: Json | _Absent) -> str:
 
 
 def conversation_of(data: Mapping[str, Json]) -> str | None:
-    """Return the `conversation` that a body names; None if it names none.
+    """Return the `conversation` that a body names, or None if it names none.
 
     Raises:
         Refused: The name is invalid.
@@ -333,7 +333,7 @@ _KINDS: Final = {
 
 
 def _wait(text: str | None, now: int) -> int | None:
-    """Parse a Retry-After header, in seconds or as a date; return None if it is missing or invalid."""
+    """Parse a Retry-After header, in seconds or as a date, and return None if it is missing or invalid."""
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text):

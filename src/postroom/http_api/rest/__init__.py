@@ -1,1 +1,1 @@
-"""Mail over REST: one address for each operation, generated from the same table as the MCP tools."""
+"""Mail over REST: an address for each operation, from the same table as the MCP tools."""

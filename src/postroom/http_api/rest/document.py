@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document: operations, the schemas of their commands and responses, and their callers.
+"""The OpenAPI 3.1 document: the operations with the schemas of commands and responses, and the callers.
 
-The document is generated from the same commands as the schemas of the MCP tools, and adds the limits of
-values. The same version of the code always generates the same bytes.
+The document is generated from the same commands as the schemas of the MCP tools, but also contains the limits
+of values. The same version of the code always generates the same bytes.
 """
 
 from collections.abc import Sequence
@@ -69,14 +69,14 @@ _REQUEST_ID: Final = {
 def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -> dict[str, Any]:
     """Return the document as plain data.
 
-    `session_cookie` is the name of this server's login cookie, and `administration` are the operations below
-    /admin.
+    `session_cookie` is the name of this server's log-in cookie. `administration` contains the operations
+    below /admin.
     """
     schemas = Schemas((*MAIL_OPERATIONS, *administration))
     administered: dict[str, dict[str, Any]] = {}
     for row in administration:
         administered.setdefault(row.path, {})[row.method.lower()] = _operation(row, schemas)
-    # The description of the events address, which responds like `fetch_events` or with a stream.
+    # Describe the address of events, which responds like `fetch_events`, or with a stream.
     responses = _responses(schemas.answer(OPERATIONS["fetch_events"]), _OF_MAIL - ONLY_OF_CHANGES)
     responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     description_of_itself = {
@@ -218,11 +218,11 @@ def _security(who: tuple[list[str], ...]) -> list[dict[str, list[str]]]:
 
 @cache
 def encoded(*, session_cookie: str, administration: tuple[Operation, ...] = ()) -> bytes:
-    """Return the document as encoded JSON; it is generated at the first request."""
+    """Return the document as encoded JSON, which is generated at the first request."""
     return msgspec.json.encode(document(session_cookie=session_cookie, administration=administration))
 
 
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
-"""The address at which callers wait for events; it is not an operation."""
+"""The address at which callers wait for events, which is not an operation."""

@@ -1,9 +1,9 @@
-"""One address for the events of a project as they happen: by long polling, or as a stream.
+"""The address for the events of a project, as they happen: by long polling or as a stream.
 
     GET /v1/events?project_key=&after=&wait=30      one response: when there are events, or after the wait
     GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or after 1 h
 
-A reader that reconnects with `Last-Event-ID` (as browsers do) gets the missed events, each once.
+A reader that reconnects with `Last-Event-ID`, as browsers do, gets each missed event once.
 """
 
 import asyncio
@@ -28,24 +28,25 @@ from postroom.services.following import EventFollowing
 STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"
 REFUSED: Final = "refused"
-"""The type of the last event of a stream that cannot continue after an error."""
+"""The type of the last event in a stream that cannot continue after an error."""
 ALIVE: Final = "beat"
 """The event type of a heartbeat.
 
-A heartbeat is an event, because pages must notice silence, and browsers do not pass comments to scripts.
+A heartbeat is an event, and not a comment: pages must notice silence, and browsers do not pass comments to
+scripts.
 """
 RETRY_MS: Final = 2_000
 BEAT: Final = 15
-"""Number of seconds without an event after which a heartbeat is sent."""
+"""The number of seconds without an event after which a heartbeat is sent."""
 LIFE: Final = timedelta(hours=1)
-"""The maximum duration of a stream; after it, callers must reconnect, and their access is checked again."""
+"""The maximum duration of a stream. Then callers must reconnect, and their access is checked again."""
 MAX_LISTENERS: Final = 128
-"""Maximum number of concurrent streams and waiting requests; immediate responses are not limited."""
+"""Maximum number of concurrent streams and waiting requests. Immediate responses are not limited."""
 _LISTS: Final = list_fields(input_schema(FollowEvents))
 
 
 class EventService:
-    """Answers requests for events, and limits the number of clients that wait."""
+    """Answers requests for events, and limits the number of waiting clients."""
 
     def __init__(self, following: EventFollowing) -> None:
         self._following = following
@@ -64,7 +65,7 @@ class EventService:
             return _as_json(await self._following.events(_at_once(query), caller))
         if _wants_stream(request):
             self._come()
-            try:  # before the stream begins, an error can still set the status
+            try:  # before the stream begins, an error can set the status
                 first = await self._following.events(_at_once(query), caller)
             except BaseException:
                 self._leave()
@@ -74,13 +75,13 @@ class EventService:
             return _as_json(await self._following.events(query, caller))
         self._come()
         try:
-            # The events; stop waiting if the client has disconnected.
+            # Get the events; stop waiting if the client has disconnected.
             try:
                 async with asyncio.TaskGroup() as group:
                     watching = group.create_task(_client_left(request))
                     page = await self._following.events(query, caller)
                     watching.cancel()
-            except ExceptionGroup as errors:  # of two errors, raise the first
+            except ExceptionGroup as errors:  # if there are two errors, raise the first one
                 raise errors.exceptions[0] from None
             return _as_json(page)
         except ClientDisconnect:
@@ -101,7 +102,7 @@ class EventService:
         self._listeners -= 1
 
     async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
-        """Yield events as they occur; the heartbeats between them contain the position in the log."""
+        """Yield events as they occur, and heartbeats that contain the position in the log."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFE.total_seconds()
         yield sse.retry(RETRY_MS)

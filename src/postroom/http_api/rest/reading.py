@@ -1,4 +1,4 @@
-"""Converts requests to the plain arguments of an operation, which `read_command` validates later."""
+"""Converts requests to the plain arguments of operations, which `read_command` validates later."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,14 +14,14 @@ JSON: Final = "application/json"
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_FIELD: Final = "idempotency_key"
 MAX_FIELDS: Final = 2_000
-"""Maximum number of query fields, which is about how many short ones fit into the longest query."""
+"""Maximum number of query fields. About this number of short fields fit into the longest query."""
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Parse the fields of a query; a list field is repeated for each entry.
+    """Return the fields of a query. A list field is repeated for each entry.
 
     Raises:
-        InvalidArgument: The query is not UTF-8, has too many fields, or repeats a single value.
+        InvalidArgument: The query is not UTF-8, has too many fields, or repeats a field that is not a list.
     """
     try:
         pairs = parse_qsl(
@@ -47,17 +47,17 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
 
 
 async def body_arguments(request: Request) -> dict[str, Any]:
-    """Parse the fields of a JSON body, and add the idempotency key from the header.
+    """Return the fields of a JSON body, and the idempotency key from the header.
 
     Raises:
-        HTTPException: The body's type is not JSON (415).
+        HTTPException: The type of the body is not JSON (415).
         InvalidArgument: The body is not a JSON object, or the header and the body contain different keys.
     """
     kind, _, _ = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != JSON:
         raise HTTPException(415, f"the body's content type is not {JSON}", headers={"Accept-Post": JSON})
     values = _object(await request.body())
-    header = request.headers.get(KEY_HEADER)  # the guard lets at most one through
+    header = request.headers.get(KEY_HEADER)  # the guard passes at most one of these headers
     if header is None:
         return values
     key = header.strip()
@@ -83,6 +83,6 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the fields that are lists, according to the schema of the operation's MCP tool."""
+    """Return the names of the fields that are lists, according to the schema of an MCP tool."""
     properties: Mapping[str, Mapping[str, Any]] = schema["properties"]
     return frozenset(name for name, kind in properties.items() if kind.get("type") == "array")

@@ -1,4 +1,4 @@
-"""The REST routes for mail: read the arguments, perform the operation, and answer in JSON."""
+"""The REST routes for mail, which read arguments, perform operations, and answer in JSON."""
 
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
@@ -24,7 +24,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def rest_paths() -> frozenset[str]:
-    """Return every address of this REST interface, for the guard."""
+    """Return all addresses of the REST interface, for the guard."""
     return frozenset({DOCUMENT, EVENTS, *(operation.path for operation in MAIL_OPERATIONS)})
 
 
@@ -35,11 +35,10 @@ def rest_routes(
     session_cookie: str,
     administration: tuple[Operation, ...] = (),
 ) -> list[Route]:
-    """Return a route for each operation, the route for events, and the route of the OpenAPI document.
+    """Return the routes of operations, of events, and of the OpenAPI document.
 
-    `permissions` lists the callers that each route accepts. `session_cookie` is the name of the cookie that
-    identifies people who are logged in to the pages. The document also describes the operations in
-    `administration`.
+    `permissions` lists the callers that each route accepts. `session_cookie` is the name of the log-in cookie
+    for the pages. The document also describes the operations in `administration`.
     """
     events_of = EventService(following)
 
@@ -79,7 +78,7 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
 
 
 def _file(attachment: Attachment, content: bytes) -> Response:
-    """Return a file as a download that a browser never executes, whatever its name and type."""
+    """Return a file as a download, which a browser never executes."""
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(attachment.name, safe='')}",
         "Content-Security-Policy": "sandbox; default-src 'none'",

@@ -1,4 +1,4 @@
-"""The schemas of the OpenAPI document: the fields of commands with examples, responses, and errors."""
+"""The schemas of the OpenAPI document: fields of commands with examples, responses, and errors."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class QueryField:
 
 
 class Schemas:
-    """The response schemas of some operations, and `parts`, the schemas to which these refer."""
+    """The response schemas of some operations, and `parts`, the schemas to which they refer."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         in_json = [row for row in operations if row.name != WHOLE_ATTACHMENT.name]
@@ -74,7 +74,7 @@ class Schemas:
     def answer(self, operation: Operation) -> dict[str, Any]:
         """Return the schema of an operation's response.
 
-        The response of get_attachment is the bytes of a file.
+        The response of get_attachment contains the bytes of a file.
         """
         schema = dict(self._answers.get(operation.name, {"type": "string", "format": "binary"}))
         key = operation.answer_key
@@ -82,14 +82,14 @@ class Schemas:
 
 
 def _result_type(operation: Operation) -> Any:
-    """Return the type of an operation's result, without `Response`, which a forwarded call returns."""
+    """Return the type of an operation's result, without `Response`, the result of a forwarded call."""
     choices = [kind for kind in get_args(operation.answer) if kind is not Response]
     is_passed_on = Response in get_args(operation.answer)
     return choices[0] if is_passed_on else operation.answer
 
 
 def _as_text(schema: Any) -> Any:
-    """Return the schema of times in the form that responses use: as text."""
+    """Return a schema with times as texts, the form that responses use."""
     if isinstance(schema, list):
         return [_as_text(part) for part in schema]
     if not isinstance(schema, dict):
@@ -105,7 +105,7 @@ def reference(command: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def query_fields(command: type[msgspec.Struct]) -> Iterator[QueryField]:
-    """Yield the fields of a reading operation; none may be null, because a query cannot express null."""
+    """Yield the query fields of a reading operation. A query cannot express null, so no field may be null."""
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
     for name, field in schema["properties"].items():
@@ -173,7 +173,7 @@ _OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {
     "SendMessage": {"to": ["GreenHill"]},
     "AddSchedule": {"to": ["GreenHill"], "cron": "0 9 * * MON"},
 }
-"""Example values for optional fields, and for fields whose default example would be wrong."""
+"""The examples for optional fields, and for fields whose default example would be wrong."""
 
 
 def example_of(command: type[msgspec.Struct]) -> dict[str, Any]:
@@ -235,10 +235,10 @@ DOOR: Final[Mapping[int, tuple[str, ...]]] = {
     500: ("internal_error",),
     503: ("server_unavailable",),
 }
-"""The error codes that do not come from operations, except those about tokens and sizes."""
+"""The error codes that do not come from operations, without those about tokens and sizes."""
 ONLY_OF_CHANGES: Final = frozenset({415, 507})
 ALWAYS: Final = frozenset({400, 401, 403, 413, 421, 500})
-"""The possible statuses of a call that does not use mail."""
+"""The statuses that a call which does not use mail can have."""
 
 
 ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (
@@ -258,7 +258,7 @@ ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (
 
 
 def codes_by_status(kinds: Sequence[type[errors.PostroomError]] = MAIL) -> dict[int, tuple[str, ...]]:
-    """Return, for each status, the possible error codes, in order."""
+    """Return the possible error codes for each status, in order."""
     by_status: defaultdict[int, set[str]] = defaultdict(set)
     for kind in kinds:
         by_status[STATUSES[kind]].add(kind.code)

@@ -1,1 +1,1 @@
-"""The Git archive, which people can read: exported by the relay, and the source for a rebuild."""
+"""The Git archive, which the relay writes, people can read, and a database can be rebuilt from."""

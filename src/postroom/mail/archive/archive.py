@@ -1,12 +1,12 @@
-"""The archive of an installation: one Git repository per project, which the relay writes in batches.
+"""The archive of an installation: one Git repository for each project, which the relay writes in batches.
 
-The database is authoritative, and the archive is an export. Writing it can be repeated, because records are
-identified by their ids, and it never delays mail. Records that wait to be archived stay in the outbox, whose
-relay delivers them in batches.
+The database is authoritative, and the archive is an export. A record can be written repeatedly, because its
+id identifies it. The archive never delays mail: records that wait to be archived are in the outbox, whose
+relay writes them in batches.
 
-A small file next to the repositories, the mark file, records the id of the store and the newest log entries
-that the archive has. At start-up, a server compares the mark with the database, and does not start if the
-database is a different or an older one. An older or a different database could reuse record numbers that the
+The mark file, a small file next to the repositories, records the id of the store and the newest log entries
+that the archive contains. At startup, a server compares the mark with the database. The server does not start
+if the database is another or an older one, because such a database could assign record numbers that the
 archive already contains. Each archived change adds an entry to the log of its project, and entry numbers only
 grow. If the newest number in the database is smaller than the one in the mark, the database is older than the
 archive.
@@ -42,22 +42,22 @@ from postroom.stores.mail.store import MailStore
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """The contents of one commit: files, keyed by path, and the messages that they contain."""
+    """The contents of a commit: files, keyed by path, and the messages in these files."""
 
     project: Project
     files: dict[str, bytes] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
-    """Messages whose text was deleted; the names of their files still contain the former subjects."""
+    """Messages whose text was deleted, with their new files. The old file names contain the subjects."""
     deleted: list[tuple[int, int]] = field(default_factory=list)
-    """Deleted messages, each as its id and the time when it was sent.
+    """Deleted messages, each with its id and the time when it was sent.
 
-    The time determines the folder of the message's file.
+    The time determines the folder of the file of the message.
     """
     removed: list[str] = field(default_factory=list)
     """Other files to remove."""
     newest_entry: int = 0
-    """Number of the newest entry in the project's log when the batch was read."""
+    """The number of the newest entry in the project's log when the batch was read."""
 
     @property
     def subject(self) -> str:
@@ -70,7 +70,7 @@ class Batch:
 
 
 def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of records named `<kind>:<id>`; deleted records have no files."""
+    """Return the files of records, which are named `<kind>:<id>`. Deleted records have no files."""
     batch = Batch(project=project)
     batch.files[layout.PROJECT_FILE] = layout.project_file(project)
     wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
@@ -92,7 +92,7 @@ def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
         if message.recalled_at is not None:
             batch.recalled.append((message, content))
             continue
-        if is_damaged(message):  # the archive may still have the original text
+        if is_damaged(message):  # the archive may still contain the original text
             continue
         batch.messages.append(message)
         batch.files[layout.message_path(message)] = content
@@ -105,7 +105,7 @@ def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
-    """Add deletions to a batch, except contents that another message still refers to."""
+    """Add deletions to a batch, but keep attachments to which another message refers."""
     project_id = batch.project.id
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
@@ -129,10 +129,11 @@ def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> N
 
 
 def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveRepository) -> list[str]:
-    """Return the paths of a batch's files that are missing from the archive or differ there.
+    """Return the paths of the files in a batch that are missing or different in the archive.
 
-    A file in the layout of an older release counts as equal if its fields are equal. Thread digests are
-    skipped, because they are generated from the messages. `blobs` has the hashes in the archive. Blocks.
+    A file in the layout of an older release counts as equal if its fields are equal. Digests of threads are
+    skipped, because they are generated from the messages. `blobs` contains the hashes of the files in the
+    archive. Blocks.
 
     Raises:
         ArchiveUnavailable: A file cannot be read.
@@ -167,7 +168,7 @@ def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
     except ValueError:
         return False
     if path.startswith("reservations/") and theirs.get("expires_at", "") <= ours["expires_at"]:
-        del ours["expires_at"]  # every call of the agent extends it, and these changes are not archived
+        del ours["expires_at"]  # every call of the agent extends this time, which is not archived then
     return all(theirs[name] == value for name, value in ours.items() if name in theirs)
 
 
@@ -180,25 +181,25 @@ def _profile_fields(path: str, content: bytes) -> dict[str, Any]:
 
 NAME: Final = "store.json"
 _READ_BEFORE: Final = "newest_message"
-"""A field that the previous release needs when it starts; its value is always 0 and has no meaning."""
+"""A field that the previous release needs at its start. The value is always 0, without a meaning."""
 _LARGEST: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMark:
-    """Identifies a store by its id, and by the newest known log entry of each project, keyed by slug."""
+    """Identifies a store by its id and by the newest known log entry of each project, keyed by slug."""
 
     store_id: str
     logs: Mapping[str, int] = field(default_factory=dict)
     database: str = ""
-    """The location of the database; empty in an archive's mark file."""
+    """The location of the database, or "" in the mark file of an archive."""
 
 
 def read_mark(folder: Path) -> StoreMark | None:
-    """Read the mark file in a folder and return the mark, or None if there is no mark file.
+    """Return the mark in the mark file of a folder, or None if there is no mark file.
 
     Raises:
-        ConfigError: The file exists but is not a valid mark file.
+        ConfigError: The mark file is invalid.
     """
     file = folder / NAME
     try:
@@ -220,7 +221,7 @@ def read_mark(folder: Path) -> StoreMark | None:
 
 
 def write_mark(folder: Path, mark: StoreMark) -> None:
-    """Write the mark file atomically, so that a reader sees either the old or the new content.
+    """Write the mark file atomically, so that a reader sees the old or the new content.
 
     Raises:
         OSError: The folder cannot be created or written.
@@ -238,14 +239,14 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
 
 
 def repositories(folder: Path) -> list[str]:
-    """Return the slugs of an archive's repositories; empty if the folder does not exist."""
+    """Return the slugs of the repositories in an archive, or no slugs if the folder does not exist."""
     return sorted(path.stem for path in folder.glob("*.git"))
 
 
 _LOG = get_logger(__name__)
 
 TIDY_EVERY = 50
-"""Number of commits to one repository between two checks of whether to repack it."""
+"""The number of commits to a repository after which it is checked whether the repository needs a repack."""
 
 
 _OF_MOVED: Final = ("slug", "human_key", "merged_into")
@@ -262,7 +263,7 @@ class Author:
 class Archive:
     """Writes the records of projects into their repositories under `root`.
 
-    The class performs the outbox effects that are addressed to the archive.
+    The class performs the effects of the outbox that are addressed to the archive.
     """
 
     lease = timedelta(minutes=5)
@@ -280,9 +281,9 @@ class Archive:
         batch: int = 200,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`batch` is the maximum number of records in one commit.
+        """`batch` is the maximum number of records in a commit.
 
-        `may_write` returns whether this server is currently the one that may write the archive.
+        `may_write` returns whether this server may write the archive now.
         """
         self.root = root
         self.at_once = batch
@@ -294,21 +295,21 @@ class Archive:
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
-        """Slugs of the projects written so far, keyed by id; a project's slug never changes."""
+        """The slugs of the projects written so far, keyed by id. The slug of a project never changes."""
         self._repositories: dict[str, ArchiveRepository] = {}
-        """The open repositories by slug."""
+        """The open repositories, keyed by slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Locks by slug.
+        """The lock of each repository, keyed by slug.
 
-        A lock is held from the moment a project is read until it is written, so that an older state never
+        A lock is held from the time when a project is read until it is written, so that an older state never
         overwrites a newer one.
         """
 
     def repository(self, slug: str) -> ArchiveRepository:
-        """Open a project's repository, creating it if it is missing.
+        """Open the repository of a project. Create the repository if it is missing.
 
         Raises:
-            ArchiveUnavailable: Git is missing or the folder is not writable.
+            ArchiveUnavailable: Git is missing, or the folder is not writable.
         """
         known_repository = self._repositories.get(slug)
         if known_repository is None or not known_repository.is_made:
@@ -321,16 +322,16 @@ class Archive:
         return known_repository
 
     def serves(self, target: str) -> bool:
-        """Return True: every project has its repository here, and one server writes all of them."""
+        """Return True, because one server writes the repositories of all projects."""
         return self._may_write()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
-        """Write the records of a project as one commit.
+        """Write the records of a project in one commit.
 
-        Writing the same records again changes nothing, because the files are the same.
+        If the same records are written again, nothing changes, because the files are the same.
 
         Raises:
-            ArchiveUnavailable: No record was written; the rows stay in the outbox.
+            ArchiveUnavailable: No record was written. The rows stay in the outbox.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -351,7 +352,7 @@ class Archive:
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
-        """Remove all files from a merged project's repository, and record which project it merged into."""
+        """Remove all files from the repository of a merged project, and record the target of the merge."""
         repository = self.repository(slug)
         removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
         data = layout.moved_project_file(slug, human_key, merged_into)
@@ -366,7 +367,7 @@ class Archive:
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and remove files, based on a single snapshot of the store."""
+        """Write records, named `<kind>:<id>`, and remove files, from a single snapshot of the store."""
 
         def look(tx: MailReads) -> Batch | None:
             project = tx.project_by_id(project_id)
@@ -381,9 +382,9 @@ class Archive:
         slug = self._slugs[project_id]
         async with self._views[slug]:
             batch = await self._store.read(look)
-            if not may_write():  # the server stalled, so the state that it has read may be outdated
+            if not may_write():  # the server stalled, so the state that it has read may be old
                 raise ArchiveUnavailable("another server writes the archive", value=slug)
-            if batch is not None:  # otherwise the project was merged into another one
+            if batch is not None:  # otherwise, the project has been merged into another one
                 await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
@@ -392,7 +393,7 @@ class Archive:
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
         try:
-            with self._marking:  # written before the commit, so that the mark is never behind the archive
+            with self._marking:  # write the mark before the commit, so that it is never behind the archive
                 mark = read_mark(self.root)
                 if mark is not None and mark.logs.get(slug, 0) < newest:
                     write_mark(self.root, replace(mark, logs={**mark.logs, slug: newest}))
@@ -412,12 +413,12 @@ class Archive:
             repository.tidy(self._clock.now())
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
-        """Write all records of a project to its repository, and return how many there are.
+        """Write all records of a project to its repository, and return the number of records.
 
-        Files that are up to date are not written again, so the call can be repeated at any time.
+        Files that have not changed are not written again, so the call can be repeated at any time.
 
         Raises:
-            ArchiveUnavailable: Only some records were written; run it again.
+            ArchiveUnavailable: Only some records were written. Call this again.
         """
         self._slugs[project.id] = project.slug
         size = await self._store.read(lambda tx: tx.project_size(project.id))
@@ -432,11 +433,11 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Rename a project's repository to `aside`, and write a new one from the database.
+        """Rename the repository of a project to `aside`, and write a new repository from the database.
 
         Raises:
-            ArchiveUnavailable: The repository cannot be renamed, or only some records were written. In the
-                latter case, run `rebuild`.
+            ArchiveUnavailable: The repository cannot be renamed, or only some records were written. If only
+                some were written, call `rebuild`.
         """
         place = self.root / f"{project.slug}.git"
         try:
@@ -446,11 +447,11 @@ class Archive:
         return await self.rebuild(project)
 
     async def lost_head(self, project: Project) -> bool:
-        """Return whether a project's repository exists, but its HEAD is missing or damaged."""
+        """Return whether the repository of a project exists, but its HEAD is missing or damaged."""
         return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
 
     async def write_head(self, project: Project) -> None:
-        """Restore the HEAD of a project's repository.
+        """Restore the HEAD of the repository of a project.
 
         Raises:
             ArchiveUnavailable: HEAD cannot be written.
@@ -458,10 +459,10 @@ class Archive:
         await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
-        """Return the archive files that differ from the database.
+        """Return the files in the archive that differ from the database.
 
-        Records that are still waiting to be archived are skipped. Records that change during the comparison
-        are compared again.
+        Records that wait to be archived are skipped. Records that change during the comparison are compared
+        again.
 
         Raises:
             ArchiveUnavailable: The archive cannot be read.
@@ -498,22 +499,22 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of the records, except those of records that still wait to be archived."""
+    """Return the files of these records, without records that still wait to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
     batch = gather(tx, project, [record for record in records if record not in waiting])
-    if any(row.target == str(project.id) for row in rows):  # every write includes the project's file
+    if any(row.target == str(project.id) for row in rows):  # every write contains the file of the project
         batch.files.pop(layout.PROJECT_FILE, None)
     return batch
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
-    """Return the path of a recalled message's file, which was derived from the deleted subject."""
+    """Return the path of the file of a recalled message. The path contains the deleted subject."""
     return next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield the paths of messages, from pairs of a message's id and the time when it was sent."""
+    """Yield the paths of messages. Each message is given by its id and the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)

@@ -7,8 +7,8 @@
     reservations/<id>.json
     attachments/<first two>/<sha256>
 
-The front matter has one `name: <JSON>` per line, which YAML parsers also understand. Blind-copy recipients
-are never written to the archive; only the database contains them.
+Each line of the front matter is `name: <JSON>`, which YAML parsers also understand. Blind-copy recipients are
+never written to the archive. Only the database contains them.
 """
 
 import json
@@ -33,7 +33,7 @@ _FILE = re.compile(r"^messages/\d{4}/\d{2}/(\d+)-[a-z0-9-]*\.md$")
 
 
 def agent_path(name: str) -> str:
-    """Return the path of an agent's profile."""
+    """Return the path of the profile of an agent."""
     return f"agents/{name}/profile.json"
 
 
@@ -44,14 +44,14 @@ def message_folder(sent_at: int) -> str:
 
 
 def message_path(message: Message) -> str:
-    """Return the path of a message's file; the id makes it unique, and the subject makes it readable."""
+    """Return the path of a message's file, which the id makes unique and the subject makes readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
-    # Existing archives use this name; with another one, their old files would stay in the archive.
+    # Existing archives use this name. If the name changed, their old files would stay in the archive.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 
 def thread_path(thread_id: str) -> str:
-    """Return the path of a thread's digest; escape colons, because some file systems do not allow them."""
+    """Return the path of a thread's digest. Colons are escaped, because some file systems forbid them."""
     return f"threads/{thread_id.replace('%', '%25').replace(':', '%3A')}.md"
 
 
@@ -61,12 +61,12 @@ def reservation_path(reservation_id: int) -> str:
 
 
 def attachment_path(sha256: str) -> str:
-    """Return the path of an attachment's bytes."""
+    """Return the path of the bytes of an attachment."""
     return f"attachments/{sha256[:2]}/{sha256}"
 
 
 def message_id_of(path: str) -> int | None:
-    """Return the id of the message whose file has this path, or None if it is not a message file."""
+    """Return the id of the message whose file has this path, or None if no message has such a file."""
     match = _FILE.match(path)
     return int(match[1]) if match else None
 
@@ -87,12 +87,12 @@ def project_file(project: Project) -> bytes:
 
 
 def moved_project_file(slug: str, human_key: str, merged_into: str) -> bytes:
-    """Return the project file for a merged project, which names the project into which it was merged."""
+    """Return the file of a merged project, which names the target of the merge."""
     return _json({"slug": slug, "human_key": human_key, "merged_into": merged_into})
 
 
 def agent_file(agent: Agent) -> bytes:
-    """Return the file of an agent's profile, which never contains tokens."""
+    """Return the file of an agent's profile. The file never contains tokens."""
     return _json(
         {
             "id": agent.id,
@@ -158,7 +158,7 @@ def message_file(
 
 
 def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
-    """Return the front matter and the body from a message's file.
+    """Return the front matter and the body in the file of a message.
 
     Raises:
         ValueError: The file has another format.
@@ -170,7 +170,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
     if not fence:
         raise ValueError("the front matter is not closed")
     fields = {}
-    for line in head.split("\n"):  # not splitlines, because JSON may contain other line separators
+    for line in head.split("\n"):  # not splitlines: JSON may contain other line separators
         name, _, value = line.partition(": ")
         fields[name] = json.loads(value)
     return fields, body
@@ -191,7 +191,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
 
 
 def instant_of(value: object) -> int | None:
-    """Parse a time that is stored in a file; None if it is missing."""
+    """Return a time that is stored in a file, or None if the time is missing."""
     return from_iso(value) if isinstance(value, str) else None
 
 
@@ -214,7 +214,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the agent's name and the archive file for a profile from another system.
+    """Return the name of an agent, and the archive file for its profile, from the data of another system.
 
     Raises:
         InvalidName: The name is not valid for an agent.
@@ -226,7 +226,7 @@ def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
 def foreign_message(
     slug: str, message: Mapping[str, Any], *, body_md: str, sender: str, recipients: Sequence[str], now: int
 ) -> tuple[str, bytes]:
-    """Return the path and the archive file for a message from another system.
+    """Return the path and the archive file of a message from another system.
 
     Raises:
         InvalidArgument: The message has no integer `id`.

@@ -1,7 +1,7 @@
 """Rebuilds an empty database from the archive.
 
-Data that the archive does not contain cannot be restored: blind-copy recipients, read and acknowledgement
-marks, contacts, tokens and idempotency keys. Afterwards, all messages are unread.
+The archive does not contain blind-copy recipients, read and acknowledgement marks, contacts, tokens and
+idempotency keys, so these cannot be restored. All messages are unread in the new database.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ Row = dict[str, Any]
 
 
 _TOLD: Final = 500
-"""Number of files between two progress reports."""
+"""The number of files between two reports of the progress."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """The rows that were read, by table, and the ids that link them to each other."""
+    """The rows that were read, keyed by table, and the ids that connect rows."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
-    """Agent ids by `<name key>@<slug>`."""
+    """The ids of agents, keyed by `<name key>@<slug>`."""
     blobs: set[str] = field(default_factory=set)
     moved: list[Row] = field(default_factory=list)
-    """Projects that were merged into other projects."""
+    """The projects that were merged into other projects."""
     messages: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
 
     def add(self, table: str, row: Row) -> None:
@@ -43,10 +43,10 @@ class _Found:
 
 
 def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, list[Row]]:
-    """Return all rows from these repositories (by slug), in an order in which they can be inserted.
+    """Return all rows from repositories, keyed by table, in an order in which they can be inserted.
 
     Raises:
-        StoreCorrupt: A file has the wrong format; the error names it.
+        StoreCorrupt: A file has the wrong format. The error names the file.
     """
     value = _Found()
     for slug, repository in sorted(repositories.items()):
@@ -67,10 +67,10 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
 
 
 async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
-    """Return every row in the repositories under `root`; no database is needed.
+    """Return all rows from the repositories under `root`, without a database.
 
     Raises:
-        InvalidPath: The folder has no project's archive.
+        InvalidPath: The folder contains no archive of a project.
         StoreCorrupt: A file of the archive cannot be read.
     """
     rows = await asyncio.to_thread(lambda: read_archive(_repositories(root, author)))
@@ -80,11 +80,11 @@ async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]
 
 
 async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore) -> dict[str, int]:
-    """Fill an empty store with the projects read under `root`; return the number of rows per table.
+    """Fill an empty store with the projects read under `root`, and return the number of rows in each table.
 
     Raises:
-        StateError: The store already contains mail; nothing was changed.
-        ConfigError: The archive's mark file cannot be read; nothing was changed.
+        StateError: The store contains mail already. Nothing was changed.
+        ConfigError: The mark file of the archive cannot be read. Nothing was changed.
     """
     mark = await asyncio.to_thread(read_mark, root)
     progress.tell(f"writing {sum(map(len, rows.values())):,} rows into the database")
@@ -93,7 +93,7 @@ async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore
 
 
 def no_archive(root: Path) -> InvalidPath:
-    """Return the error for a folder that contains no archive."""
+    """Return the error that a folder contains no archive."""
     return InvalidPath(
         f"no archive at {root}: it has no folder <project>.git that postroom wrote",
         value=str(root),
@@ -102,12 +102,12 @@ def no_archive(root: Path) -> InvalidPath:
 
 
 def holds_archive(root: Path) -> bool:
-    """Return whether a folder has files that may be a project's archive, without writing anything."""
+    """Return whether a folder contains files that may be an archive, without writing anything."""
     return any(path.is_dir() and any(path.iterdir()) for path in root.glob("*.git"))
 
 
 def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
-    """Return when these projects were created, according to their repositories; skip those without a time.
+    """Return when projects were created, as far as their repositories state the time.
 
     Raises:
         ArchiveUnavailable: A repository cannot be read.
@@ -164,7 +164,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 
 
 def _message_files(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    """Yield the message files, and report the progress at intervals."""
+    """Yield the files of messages, and report the progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, value in enumerate(repository.walk("messages/")):
         if not done % _TOLD:
@@ -250,9 +250,9 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
 
 
 def _tie_aliases(found: _Found) -> None:
-    """Make the names of a merged project aliases of the project that contains its records now.
+    """Make the names of merged projects aliases of the projects that contain their records now.
 
-    A target may itself have been merged into another project.
+    The target of a merge may itself have been merged into another project.
     """
     ids = {project["slug"]: project["id"] for project in found.rows.get("projects", [])}
     into = {project["slug"]: project["merged_into"] for project in found.moved}
@@ -266,7 +266,7 @@ def _tie_aliases(found: _Found) -> None:
 
 
 def _tie_messages(found: _Found) -> None:
-    """Number the messages in the inbox of each recipient, in the order in which they were written."""
+    """Number the messages in the inbox of each recipient, in the order in which they were sent."""
     seqs: dict[int, int] = {}
     for row, head, slug in sorted(found.messages, key=lambda message: message[0]["id"]):
         found.add("messages", row)

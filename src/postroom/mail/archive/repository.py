@@ -1,20 +1,20 @@
-"""The archive's repository: stores batches of files and returns files, through the `git` program.
+"""The repository of an archive: stores batches of files, and returns files, with the program `git`.
 
-The class manages one bare repository with the branch `main`. The repository has neither an index nor a
-working tree, so that there is no `index.lock` and the cost of a batch does not grow with the number of files.
-This module has no knowledge of mail.
+`ArchiveRepository` manages a bare repository with the branch `main`. The repository has no index and no
+working tree. So there is no `index.lock`, and the cost of a batch does not grow with the number of files.
+This module does not depend on mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
               └───────────────── another writer was faster ◀───────────────────────────┘
 
 Writers that use this class take turns. Without turns, one of two equally fast processes lost the race twenty
-times in a row. Turns only make this faster: consistency depends on the compare-and-set of the branch, which
+times in a row. Turns only make writes faster. Consistency depends on the compare-and-set of the branch, which
 also protects against other Git processes.
 
-`GitProgram` starts and stops Git with a clean environment and a time limit for each call, and translates its
-failures. The paths, the message and the whole input stream of a commit for `git fast-import` are assembled in
-this module, so that malicious names and texts are neutralized in one place.
+`GitProgram` starts and stops Git, with a clean environment and a time limit for each call, and converts Git's
+failures to errors. This module also composes the paths, the message and the whole input of `git fast-import`,
+so that malicious names and texts are handled in one place.
 """
 
 import os
@@ -36,20 +36,20 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
 
 SETTINGS = (
-    "core.fsync=objects,derived-metadata,reference",  # a power failure leaves no branch with partial objects
-    # a live writer locks the branch for milliseconds; a dead one never releases the lock
+    "core.fsync=objects,derived-metadata,reference",  # after a power failure, no branch has partial objects
+    # a live writer locks the branch for milliseconds, but a dead one never releases the lock
     "core.filesRefLockTimeout=500",
-    "fastimport.unpackLimit=0",  # a batch is one pack with one fsync, never one loose file per object
-    "gc.auto=0",  # only the worker repacks, so that Git never starts to do so during a write
-    "pack.threads=1",  # repacking runs beside the server, so it may use only one core
+    "fastimport.unpackLimit=0",  # a batch is a pack with one fsync, and not a loose file for each object
+    "gc.auto=0",  # only the worker repacks, so that Git never does so during a write
+    "pack.threads=1",  # a repack runs while the server works, so it may use only one core
 )
 GRACE_SECONDS = 1.0
-"""The number of seconds that Git gets to remove its lock files after it was asked to stop.
+"""The number of seconds that Git has to remove its lock files after it was asked to end.
 
-A Git process that is killed leaves them.
+A killed Git process does not remove its lock files.
 """
 STDERR_SHOWN = 300
-"""Maximum number of characters of Git's error output that an error shows."""
+"""Maximum number of characters of Git's error output that an error contains."""
 
 INSTALL = "install Git 2.32 or newer on the server's PATH, or turn off the archive"
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
@@ -59,7 +59,7 @@ _RESTORE = (
     "the repository to another folder and run `postroom rebuild archive`"
 )
 
-# Git reports failures only as text. LC_ALL=C keeps it in English; the first match decides the remedy.
+# Git reports failures only as text, which LC_ALL=C keeps in English. The first match decides the remedy.
 _REMEDIES = (
     (
         ".lock': File exists",
@@ -87,12 +87,12 @@ _REMEDIES = (
 )
 
 HEAD: Final = b"ref: refs/heads/main\n"
-"""The content of the HEAD file in each repository; it points to the repository's only branch."""
+"""The content of HEAD in each repository: a reference to the only branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of one call: the exit code, the output, and the text on standard error."""
+    """The result of a call of Git: the exit code, the output, and the text on standard error."""
 
     code: int
     out: bytes
@@ -100,13 +100,13 @@ class Answer:
 
 
 class GitProgram:
-    """Runs `git` on one bare repository; each call either ends within the timeout or is stopped."""
+    """Runs `git` in a bare repository. A call that does not end within the timeout is stopped."""
 
     def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
-        """Locate the program once.
+        """Find the program.
 
         Raises:
-            ArchiveUnavailable: The program does not exist.
+            ArchiveUnavailable: The program is not installed.
         """
         executable = shutil.which(program)
         if executable is None:
@@ -154,13 +154,13 @@ class GitProgram:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
-                cwd=self.folder.anchor,  # this folder always exists, unlike the caller's current folder
+                cwd=self.folder.anchor,  # this folder always exists, but the current folder may not
                 umask=0o077,
-                start_new_session=True,  # Git starts child processes; a timeout stops them all
+                start_new_session=True,  # Git starts child processes, and a timeout must stop them all
             ) as process:
                 try:
                     out, complaint = process.communicate(stdin, timeout=bound.total_seconds())
-                except BaseException:  # whatever ended the wait, no Git process may continue after it
+                except BaseException:  # after the wait has ended for any reason, no Git process may continue
                     _end(process)
                     raise
         except subprocess.TimeoutExpired:
@@ -188,34 +188,34 @@ class GitProgram:
 
 
 def remedy_for(said: str) -> str | None:
-    """Return the remedy for a failure with this message, or None if no specific one is known."""
+    """Return the remedy for a failure with this message, or None if there is no specific remedy."""
     return next((remedy for words, remedy in _REMEDIES if words in said), None)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process and its child processes to end, and kill them after the grace period."""
+    """Ask a process and its child processes to end, and kill them after the grace period."""
     for wish in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, wish)
             process.wait(GRACE_SECONDS)
-        except (ProcessLookupError, PermissionError):  # all have ended; macOS: the second error
+        except (ProcessLookupError, PermissionError):  # all have ended; macOS raises the second error
             return
-        except subprocess.TimeoutExpired:  # it ignored the request to end
+        except subprocess.TimeoutExpired:  # the process ignored the request to end
             continue
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether the HEAD of a repository is missing or damaged, so that Git rejects it. Blocks."""
+    """Return whether the HEAD of a repository is missing or damaged. Blocks."""
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
         return True
-    except OSError:  # the folder is unreadable, so a later write will fail and report it
+    except OSError:  # the folder is unreadable, which a later write will report
         return False
 
 
 def write_head(folder: Path) -> None:
-    """Write a repository's HEAD, which is the same in every archive. Blocks.
+    """Write the HEAD of a repository. Blocks.
 
     Raises:
         ArchiveUnavailable: The file cannot be written.
@@ -237,14 +237,14 @@ def write_head(folder: Path) -> None:
 
 SUBJECT_LIMIT = 72
 SEGMENT_LIMIT = 255
-"""Maximum number of bytes in one name; common file systems cannot check out longer names."""
+"""Maximum number of bytes in a name. Common file systems do not support longer names."""
 PATH_LIMIT = 4096
-"""Maximum number of bytes in a path; newer releases of `git fsck --strict` report longer paths."""
+"""Maximum number of bytes in a path. Newer releases of `git fsck --strict` report longer paths."""
 NO_SUBJECT = "(no subject)"
 
-# Names that Git reserves, here or when the archive is checked out on macOS or Windows, where case,
-# trailing dots and blanks, a stream name after a colon and invisible characters do not count. "gi....~1" is
-# how Windows shortens them. All of them are also findings of `git fsck --strict`.
+# Names that Git reserves, also if the archive is checked out on macOS or Windows. There, upper and lower
+# case, trailing dots and spaces, a stream name after a colon, and invisible characters make no difference.
+# "gi....~1" is the short form on Windows. `git fsck --strict` reports all these names, too.
 _RESERVED = re.compile(r"\.git(modules)?|gi[^~.]{0,4}~\d+")
 _INVISIBLE = dict.fromkeys(
     [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF], None
@@ -253,17 +253,17 @@ _ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
 _TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, which could move a terminal's cursor or end a message early.
+"""Matches control characters, which could move the cursor of a terminal or end a message early.
 
-Newlines and tabs are not included.
+Newlines and tabs do not match.
 """
 
 
 def checked_path(path: str) -> str:
-    """Return a path unchanged if it is safe in the archive and in every checkout of the archive.
+    """Return a path if it is safe in the archive and in every checkout of the archive.
 
     Raises:
-        InvalidPath: The path is empty, absolute, leaves the tree, names a file of Git itself, or is too long.
+        InvalidPath: The path is empty, absolute or too long, leaves the tree, or names a file of Git.
     """
     if fault := _fault(path):
         raise InvalidPath(
@@ -275,10 +275,10 @@ def checked_path(path: str) -> str:
 
 
 def checked_identity(name: str, email: str) -> str:
-    """Return `Name <email>` in the format that Git uses in a commit.
+    """Return `Name <email>`, the format for the author of a commit.
 
     Raises:
-        InvalidArgument: A part is blank or contains angle brackets or control characters.
+        InvalidArgument: A part is blank, or contains angle brackets or control characters.
     """
     for text in (name, email):
         if not _IDENTITY.fullmatch(text.strip()):
@@ -290,10 +290,10 @@ def checked_identity(name: str, email: str) -> str:
 
 
 def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str:
-    """Return a commit message: a one-line subject, the body, and the trailers.
+    """Return a commit message with a subject of one line, the body, and the trailers.
 
     Raises:
-        InvalidArgument: A trailer's key is invalid.
+        InvalidArgument: The key of a trailer is invalid.
     """
     for key, _ in trailers:
         if not _TRAILER_KEY.fullmatch(key):
@@ -312,7 +312,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
     """Return the lines of the import stream that add or replace `files`.
 
     Raises:
-        InvalidPath: A path is not safe, or is both a file and the folder of another file.
+        InvalidPath: A path is not safe, or is used both as a file and as the folder of another file.
     """
     for path in files:
         segments = checked_path(path).split("/")
@@ -326,7 +326,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
 
 
 def file_removals(paths: Sequence[str]) -> bytes:
-    """Return the lines of the import stream that remove files; missing files are ignored.
+    """Return the lines of the import stream that remove files. Git ignores missing files.
 
     Raises:
         InvalidPath: A path is not safe.
@@ -337,10 +337,10 @@ def file_removals(paths: Sequence[str]) -> bytes:
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:
-    """Return the complete import stream for one commit; Git answers it with the commit's id.
+    """Return the complete import stream for a commit. Git's answer to the stream is the id of the commit.
 
-    `ref` is a name that occurs only in this stream. The reset in the stream removes it before Git writes any
-    ref, so it never remains, even after a failure or a kill.
+    `ref` is a name that occurs only in this stream. A reset in the stream removes this ref before Git writes
+    any ref, so it never remains, even after a failure or a kill.
     """
     who = f"{identity} {now // 1000} +0000"
     head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
@@ -363,7 +363,7 @@ def _one_line(text: str) -> str:
 
 
 def _fault(path: str) -> str | None:
-    """Return the reason why a path is not safe, or None if it is."""
+    """Return why a path is not safe, or None if it is safe."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -377,7 +377,7 @@ def _fault(path: str) -> str | None:
             return "the path is absolute, or contains an empty name"
         if len(segment.encode()) > SEGMENT_LIMIT:
             return f"the path contains a name longer than {SEGMENT_LIMIT} bytes"
-        # Some systems also treat a backslash as a separator, so each part counts as a name.
+        # On some systems, a backslash is a separator, too, so each part counts as a name.
         for name in segment.split("\\"):
             if name in {".", ".."}:
                 return "the path leaves its folder"
@@ -394,25 +394,25 @@ UNBORN = "0" * 40
 """The value that Git uses for a branch that does not exist."""
 TURN_FILE = "postroom.lock"
 ATTEMPTS = 20
-"""Maximum number of times that one write is restarted because another writer moved the branch."""
+"""Maximum number of attempts at a write if other writers move the branch."""
 LONG = 10
-"""Factor by which the timeout is multiplied for a read of the whole repository."""
+"""The factor by which the timeout is longer for a read of the whole repository."""
 PACKS_KEPT = 50
 LOOSE_KEPT = 2_000
 LEFTOVER_AFTER = timedelta(hours=1)
-"""Age after which a temporary file that has not changed is assumed to belong to a dead process."""
+"""The age after which an unchanged temporary file is treated as left over by a dead process."""
 LEFTOVERS = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "fast_import_crash_*")
 _OWN_LEFTOVER = re.compile(r"objects/pack/tmp_(?:pack|idx)_\w+|fast_import_crash_\d+")
 ARGUMENTS_LIMIT = 24_000
-"""Maximum bytes of paths in the arguments of one call; the lowest system limit is 32 kB."""
+"""Maximum bytes of paths in the arguments of a call. The lowest limit of any system is 32 kB."""
 GROUP_ITEMS = 1_000
 GROUP_BYTES = 8 * 1024 * 1024
-"""Maximum number of bytes that `walk` holds in memory at once; a single file may be larger."""
+"""Maximum number of bytes that `walk` has in memory at once. A single file may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One file of a tree."""
+    """A file in a tree."""
 
     path: str
     blob: str
@@ -420,12 +420,12 @@ class _Entry:
 
 
 class ArchiveRepository:
-    """One bare Git repository to which commits are only ever added.
+    """A bare Git repository, to which commits are only added.
 
-    Several writers, in threads or processes, may share it. Writers take turns. If a writer finds that the
-    branch has moved, it builds its commit again on the new tip. The timeout limits the wait for a turn and
-    each Git call. Calls that read the whole repository may take ten times as long. All methods block, so run
-    them in a worker thread.
+    Several writers, in threads or processes, may share a repository. Writers take turns. A writer that finds
+    that the branch has moved builds its commit again on the new tip. The timeout limits the wait for a turn
+    and each call of Git. Calls that read the whole repository may take ten times as long. All methods block,
+    so call them on a worker thread.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -442,11 +442,11 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path`, or create it; concurrent calls are safe.
+        """Open the repository at `path`, and create a missing repository. Concurrent calls are safe.
 
         Raises:
-            InvalidArgument: The author is not valid in a commit.
-            ArchiveUnavailable: Git is missing, or the folder cannot be created or has other contents.
+            InvalidArgument: The name or the address of the author is not valid in a commit.
+            ArchiveUnavailable: Git is missing, or the folder cannot be created, or contains other files.
         """
         opened = cls(
             GitProgram(program, path.absolute(), timeout), checked_identity(author_name, author_email)
@@ -458,7 +458,7 @@ class ArchiveRepository:
 
     @property
     def is_made(self) -> bool:
-        """Whether the repository exists; False if the folder is unreadable, so that `open` shows why."""
+        """Whether the repository exists, or False if the folder is unreadable, which `open` then reports."""
         try:
             return (self._git.folder / "HEAD").exists()
         except OSError:
@@ -474,17 +474,17 @@ class ArchiveRepository:
         trailers: Sequence[tuple[str, str]] = (),
         now: int,
     ) -> str | None:
-        """Add or replace `files` in one commit on the branch, dated `now`, and return its id.
+        """Add or replace files in one commit on the branch, and return the id of the commit.
 
-        Return None if the archive already has exactly these files. So a batch can be written again safely,
-        even if it is unknown whether the first write succeeded. Files in `removed` are removed from the
-        newest tree; earlier commits keep them, and nothing else is ever removed. The subject is joined into
-        one line of at most 72 characters, and each trailer's value into one line.
+        Return None if the archive contains exactly these files already. So a batch can be written again
+        safely, even if it is unknown whether the first write succeeded. Files in `removed` are removed from
+        the newest tree, but not from earlier commits. Nothing else is ever removed. The subject becomes one
+        line of at most 72 characters, and the value of each trailer becomes one line.
 
         Raises:
-            InvalidPath: A path is not safe, or a file would replace a folder or a folder a file.
-            InvalidArgument: `now` is before 1970, or a trailer's key is invalid.
-            ArchiveUnavailable: Git failed; the branch is unchanged, or has the complete batch.
+            InvalidPath: A path is not safe, a file would replace a folder, or a folder would replace a file.
+            InvalidArgument: `now` is before 1970, or the key of a trailer is invalid.
+            ArchiveUnavailable: Git failed. The branch is unchanged, or contains the complete batch.
         """
         if now < 0:
             raise InvalidArgument(f"{now} is not a valid time for a commit", value=now)
@@ -501,7 +501,7 @@ class ArchiveRepository:
                 answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
                 if answer.code == 0:
                     return built
-                if self.tip() == parent:  # otherwise another writer has moved the branch
+                if self.tip() == parent:  # otherwise, another writer has moved the branch
                     raise self._git.failure("update-ref", answer)
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
@@ -510,15 +510,15 @@ class ArchiveRepository:
         )
 
     def tip(self) -> str | None:
-        """Return the id of the newest commit, or None before the first one."""
+        """Return the id of the newest commit, or None if there is no commit."""
         answer = self._git.ask("for-each-ref", "--format=%(objectname)", BRANCH)
-        # Git only warns here if it cannot read a branch file; do not mistake that for a missing branch.
+        # If Git cannot read a branch file, it only warns. Do not treat this as a missing branch.
         if answer.code != 0 or answer.complaint:
             raise self._git.failure("for-each-ref", answer)
         return answer.out.decode().strip() or None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return which of the given paths are files in the newest commit.
+        """Return those paths that are files in the newest commit.
 
         Raises:
             InvalidPath: A path is not safe.
@@ -531,7 +531,7 @@ class ArchiveRepository:
         return {entry.path for group in groups for entry in self._list(tip, group)}
 
     def read(self, path: str) -> bytes | None:
-        """Return a file of the newest commit, or None if it has no such file.
+        """Return a file in the newest commit, or None if there is no such file.
 
         Raises:
             InvalidPath: The path is not safe.
@@ -544,11 +544,11 @@ class ArchiveRepository:
         return next((content for _, content in self._contents(entries)), None)
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield every file of the newest commit in the folder `prefix` (or all files), ordered by path.
+        """Yield the files of the newest commit in the folder `prefix`, or all files, ordered by path.
 
-        All files come from the same commit, whatever is written in the meantime. All paths are held in
-        memory, and contents are read in groups. No Git process runs between two groups, so the caller may
-        take its time.
+        All files come from the same commit, even if other commits are written in the meantime. All paths are
+        in memory, and contents are read in groups. No Git process runs between two groups, so the caller may
+        be slow.
 
         Raises:
             InvalidPath: The prefix is not safe.
@@ -556,7 +556,7 @@ class ArchiveRepository:
         return self._walk(_folder(prefix))
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Return the paths of all files of the newest commit in the folder `prefix`, in order.
+        """Return the paths of all files in the folder `prefix` of the newest commit, in order.
 
         Raises:
             InvalidPath: The prefix is not safe.
@@ -564,7 +564,7 @@ class ArchiveRepository:
         return [entry.path for entry in self._below(_folder(prefix))]
 
     def blobs(self) -> dict[str, str]:
-        """Return Git's hash of every file of the newest commit, keyed by path."""
+        """Return Git's hash of every file in the newest commit, keyed by path."""
         return {entry.path: entry.blob for entry in self._below([])}
 
     def commit_count(self) -> int:
@@ -573,19 +573,19 @@ class ArchiveRepository:
         return 0 if tip is None else int(self._git.run("rev-list", "--count", tip, patience=LONG))
 
     def check(self) -> list[str]:
-        """Return the findings of `git fsck --strict`, and stale lock files; empty if the repository is sound.
+        """Return the findings of `git fsck --strict`, and the stale lock files.
 
-        Unreachable objects are not reported, because a repeated or interrupted batch leaves some.
+        Unreachable objects are not reported, because a repeated or interrupted batch leaves some of them.
 
         Raises:
-            ArchiveUnavailable: The check itself failed.
+            ArchiveUnavailable: The check could not be made.
         """
         answer = self._git.ask("fsck", "--strict", "--no-dangling", "--no-progress", patience=LONG)
         lines = f"{answer.out.decode('utf-8', 'replace')}\n{answer.complaint}".splitlines()
         findings = [line for line in lines if line.strip() and not line.startswith(("notice: ", "dangling "))]
         if answer.code != 0 and not findings:
             findings = [f"git fsck ended with {answer.code}"]
-        with self._turn():  # no writer of this class is active, so an existing lock belongs to a dead process
+        with self._turn():  # no writer is active, so an existing lock belongs to a dead process
             folder = self._git.folder
             left = [*folder.glob("*.lock"), *folder.glob("refs/**/*.lock")]
         return findings + [
@@ -595,29 +595,29 @@ class ArchiveRepository:
         ]
 
     def tidy(self, now: int) -> bool:
-        """Combine small packs if there are over 50, or over 2,000 loose objects; return whether it did so.
+        """Combine packs if there are over 50 packs or 2,000 loose objects. Return whether this was done.
 
-        Also remove temporary files of processes that died more than an hour before `now`. No object is
-        deleted, so concurrent writers are safe and readers never have to wait.
+        Temporary files of processes that died more than an hour before `now` are removed, too. No object is
+        deleted, so concurrent writers are safe, and readers never have to wait.
 
         Raises:
-            ArchiveUnavailable: Git failed; nothing is lost.
+            ArchiveUnavailable: Git failed. Nothing is lost.
         """
         self._sweep(now)
         counted = self._git.run("count-objects", "-v").decode().splitlines()
         counts = dict(line.split(": ", 1) for line in counted)
         if int(counts["packs"]) <= PACKS_KEPT and int(counts["count"]) <= LOOSE_KEPT:
             return False
-        # Geometric: packs of similar size are combined, so the work is proportional to what was added.
-        # Objects that no branch refers to yet, such as a batch in progress, are kept.
+        # `--geometric` combines packs of similar size, so the work is proportional to the added data. Objects
+        # to which no branch refers yet, such as a batch in progress, are kept.
         self._git.run("repack", "--geometric=2", "-d", "-l", "-q", "-n", patience=LONG)
         return True
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other writer of this class is active.
+        """Wait until no other writer is active, and keep other writers waiting until the end of the block.
 
-        The turn ends with the context, or when the process dies.
+        The wait of others also ends when this process dies.
         """
         path = self._git.folder / TURN_FILE
         patience = self._git.timeout.total_seconds()
@@ -640,7 +640,7 @@ class ArchiveRepository:
             lock.release()
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
-        """Write the objects of a batch and return its commit, to which the branch does not point yet."""
+        """Write the objects of a batch, and return the commit, to which the branch does not refer yet."""
         stream = commit_stream(
             ref=f"refs/postroom/{uuid.uuid4().hex}",
             identity=self._identity,
@@ -651,16 +651,17 @@ class ArchiveRepository:
         )
         answer = self._git.ask("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
         if answer.code != 0:
-            # Remove the files that a failed import names in its output; they may have filled the disk.
+            # Remove the files that a failed import names in its output. They may have filled the disk.
             for name in _OWN_LEFTOVER.findall(answer.complaint):
-                # Ignored, because the caller needs the import's error; `tidy` removes these files later.
+                # Ignore the error, because the caller needs the error of the import. `tidy` removes these
+                # files later.
                 with suppress(OSError):
                     (self._git.folder / name).unlink()
             raise self._git.failure("fast-import", answer)
         return answer.out.decode().strip()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
-        """Return whether the new tree differs from its parent's tree; raise if the new tree lost a file."""
+        """Return whether a new tree differs from its parent's tree. Raise an error if it has lost a file."""
         if parent is None:
             return True
         changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
@@ -676,7 +677,7 @@ class ArchiveRepository:
         return bool(changed)
 
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
-        """Return the files at `paths` in a commit; with `below`, also all files in folders at these paths."""
+        """Return the files at `paths` in a commit. With `below`, also return the files in these folders."""
         options = ["-r"] if below else []
         listed = self._git.run("ls-tree", "-z", "-l", *options, "--", tip, *paths)
         return [entry for line in listed.split(b"\0") if (entry := _entry(line)) is not None]
@@ -690,7 +691,7 @@ class ArchiveRepository:
             yield from self._contents(group)
 
     def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
-        """Yield the path and the content of each entry; one process reads them all and exits first."""
+        """Yield the path and the content of each entry, after one process has read all of them."""
         if not entries:
             return
         data = "".join(f"{entry.blob}\n" for entry in entries).encode()
@@ -714,7 +715,7 @@ class ArchiveRepository:
                 try:
                     if path.stat().st_mtime_ns // 1_000_000 < since:
                         path.unlink()
-                # its process has completed it in the meantime, or another `tidy` has removed it
+                # its process has completed the file, or another `tidy` has removed it
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -724,7 +725,7 @@ class ArchiveRepository:
 
 
 def _create(git: GitProgram) -> None:
-    """Create the repository in a temporary folder and rename the folder, so nobody sees it incomplete."""
+    """Create the repository in a temporary folder, and rename it, so that nobody sees it incomplete."""
     folder = git.folder
     fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
     try:
@@ -745,12 +746,12 @@ def _create(git: GitProgram) -> None:
 
 
 def _folder(prefix: str) -> list[str]:
-    """Return the argument that lists only one folder; empty for the whole tree."""
+    """Return the argument that selects one folder, or no argument for the whole tree."""
     return [checked_path(prefix.removesuffix("/"))] if prefix else []
 
 
 def _entry(line: bytes) -> _Entry | None:
-    """Parse a line of `ls-tree -l`; return None if the entry is not a regular file."""
+    """Return the entry in a line of `ls-tree -l`, or None if it is not a regular file."""
     facts, _, path = line.partition(b"\t")
     if not facts.startswith(b"100"):
         return None
@@ -768,7 +769,7 @@ def _entry(line: bytes) -> _Entry | None:
 def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
     """Split items into groups of at most `limit` bytes and `GROUP_ITEMS` items.
 
-    A larger item forms its own group.
+    A larger item forms a separate group.
     """
     group: list[T] = []
     held = 0

@@ -1,4 +1,4 @@
-"""Mail that wakes its recipient: if the recipient has a runner, a message starts a run that answers it.
+"""Mail that wakes its recipients. If a recipient has a runner, a message starts a run that answers it.
 
 send ─▶ one change: the message is stored, also on its recipient's thread, where it starts a run or waits
 run ─▶ still unread? ─▶ assigned to the run ─▶ the recipient's program gets it

@@ -1,4 +1,4 @@
-"""Questions of an active run to people: stored at once, asked at the end of the turn, answered once."""
+"""Questions of active runs to people. A question is stored at once, and asked at the end of the turn."""
 
 from itertools import count
 from typing import Final, Literal, NotRequired, TypedDict
@@ -21,7 +21,7 @@ from postroom.mail.waking.open_questions import ASKED_AGAIN
 from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, decision_told, messages_named
 
 STARTER: Final = "starter"
-"""Stands for the person or agent who wrote the message that started the run."""
+"""The address of the person or agent who wrote the message that started the run."""
 _OWN_RUN = "pass the id of your run, which is in the environment variable POSTROOM_RUN"
 
 
@@ -41,14 +41,13 @@ class AskedView(TypedDict):
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
-    """Store a question to a person; it is asked when the run ends its turn.
+    """Store a question to a person. The question is asked when the run ends its turn.
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument: Only one of the timeout and its effect is set, the kind of answer is
-            invalid, `to` names an agent that could not answer, or the call neither names a run nor comes
-            from one.
-        UnknownAgent: A person or agent that the call permits or forbids to answer does not exist.
+        InvalidArgument: Only one of the timeout and its effect is set, the kind of answer is invalid, `to`
+            names an agent that could not answer, or there is no run.
+        UnknownAgent: A person or agent who may or may not answer does not exist.
     """
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
@@ -66,7 +65,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     for item in same:
         if item.asked == question.asked:
             question = replace(question, id=item.id)
-        else:  # nobody has seen it yet, because it is shown only after the turn
+        else:  # nobody has seen the question yet, because it is shown only after the turn
             context.tx.unask(run_id, agent.id, item.id, context.now)
     is_new = not question.id
     if is_new:
@@ -80,19 +79,19 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> AskedView:
-    """Restore a question whose call has a stored result under an idempotency key; return the result now.
+    """Restore the question of a call whose result is stored under an idempotency key, and return the result.
 
     If the server crashes or the attempt fails, the question is removed with the attempt. The next attempt
     repeats the call and gets the stored result, so the question must exist again under the same id. A
-    question that is still open or was answered is not asked again; the result then has its state and its
-    answer.
+    question that is open or answered is not asked again. The result contains the state and the answer of such
+    a question.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
     home, agent = acting(context, asked.project_key, asked.agent_name)
     number, run_id = kept["question_id"], ""
-    if _is_outside(context, asked, agent):  # the question does not depend on an attempt
+    if _is_outside(context, asked, agent):  # this question does not belong to an attempt
         threads = _threads(home, agent, number)
         run = context.tx.run_begun_by(threads, f"{ASKED}{number}")
         is_open = context.tx.is_pending(threads, f"{ASKED}{number}") if run is None else run.is_open
@@ -124,12 +123,12 @@ def _find_run(context: WriteContext, asked: AskPerson) -> str:
 
 
 def _is_outside(context: WriteContext, asked: AskPerson, agent: Agent) -> bool:
-    """Return whether an agent without a runner asks, that is, a client program that a person started."""
+    """Return whether a program that a person has started asks, and not a run."""
     return not (asked.run_id or context.caller.run_id) and context.tx.runner(agent.id) is None
 
 
 def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: AskedQuestion) -> AskedView:
-    """Start a run that waits for the answer and mails it to the agent.
+    """Start a run that waits for the answer, and sends it to the agent as mail.
 
     Raises:
         IllegalTransition: This process executes no runs, or the agent has too many open questions.
@@ -173,7 +172,7 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     for (
         run,
         ticket,
-    ) in same:  # asked with another action, or for another kind of answer: nobody may answer that
+    ) in same:  # the action or the kind of answer differs, so nobody may answer this question
         closed = ToolCallResume(
             decision_id=f"{ASKED_AGAIN}/{ticket.ticket_id}/{number}",
             action=ResumeDecisionAction.CANCEL,
@@ -188,7 +187,7 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
 
 
 def _threads(home: Project, agent: Agent, number: str) -> list[str]:
-    """Return the threads for questions outside runs, first the one that is the likeliest for this number."""
+    """Return the threads for questions outside runs, beginning with the most likely one for a number."""
     lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
     return [asking_thread(home.slug, agent.name, lane) for lane in lanes]
 
@@ -202,7 +201,7 @@ def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuest
 def _question(
     context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
 ) -> AskedQuestion:
-    """Return the question that a call asks, with no id yet."""
+    """Return the question that a call asks, without an id."""
     if not asked.question.strip():
         raise InvalidArgument("the question has no text", value=asked.question[:80], remedy="write it")
     kind = asked_for(
@@ -253,22 +252,22 @@ def _question(
         text=asked.question,
         timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout.NO if asked.on_timeout == "default" else OnTimeout(asked.on_timeout),
-        # Agents ask "EUR or USD?" without a kind, and people answer in words; only an action needs a yes.
+        # Agents ask "EUR or USD?" without a kind, and people answer in words. Only an action needs a yes.
         asked=replace(kind, to=to, not_by=not_by, in_words=kind == YES_OR_NO),
     )
 
 
 def _starters(context: WriteContext, run_id: str) -> list[int]:
-    """Return the numbers of the messages that started a run; empty outside a run."""
+    """Return the numbers of the messages that started a run, or no numbers outside a run."""
     run = context.tx.run_of(run_id) if run_id else None
     return messages_named(run.input.trigger_message_ids if run and run.input else ())
 
 
 def _address(context: WriteContext, written: str, home: Project, run_id: str) -> str:
-    """Return the full address of a person or agent that the call permits or forbids to answer.
+    """Return the full address of a person or agent who may or may not answer.
 
     Raises:
-        UnknownAgent: There is nobody with this address.
+        UnknownAgent: Nobody has this address.
         InvalidArgument: The address is `starter`, but no message started the run.
     """
     if written == OPERATOR:

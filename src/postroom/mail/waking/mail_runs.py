@@ -1,7 +1,7 @@
-"""Runs of agents on mail: the messages that a run receives, its execution, and the answer to the senders.
+"""Runs that mail starts: the messages of a run, its execution, and the answer to the senders.
 
-The change that starts a run, or in which it receives more messages, also assigns them to it. The change that
-ends the run also writes the answer.
+The change that starts a run also assigns the messages to it. A change in which the run receives more messages
+assigns these messages. The change that ends the run also writes the answer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -60,7 +60,7 @@ from postroom.stores.store import Transaction
 _ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 T = TypeVar("T")
 STOPPED: Final = "its server stopped in an orderly way; the run starts again, and no attempt is counted"
-"""The error of an attempt that ended because its server was shut down, and not because it was lost."""
+"""The error of an attempt that ended because its server was shut down in an orderly way."""
 AgentName = tuple[str, str]
 """The slug of an agent's project, and the agent's name."""
 
@@ -70,11 +70,11 @@ class RunInput:
     """The mail for a run that starts or continues."""
 
     agent: AddressedAgent | None
-    """The agent of the run; None if it no longer exists."""
+    """The agent of the run, or None if the agent no longer exists."""
     mail: tuple[int, ...] = ()
-    """The messages assigned to the run; those of an earlier execution come first."""
+    """The messages assigned to the run. Messages of an earlier execution come first."""
     mail_thread: str | None = None
-    """The thread of these messages; None if there are none."""
+    """The thread of these messages, or None if there are no messages."""
     conversation: str | None = None
     """The project and the thread of these messages."""
 
@@ -87,10 +87,10 @@ def begin(
     before: RunRecord | None = None,
     answered: Sequence[str] = (),
 ) -> RunInput:
-    """Assign messages to an agent's run, record the run as active, and return the run's mail.
+    """Assign messages to the run of an agent, record that the run is active, and return its mail.
 
-    `before` is the run as an earlier execution stored it. `answered` are the questions whose answers let the
-    run continue. A run that has no input is not recorded as active.
+    `before` is the run as an earlier execution has stored it. `answered` contains the questions whose answers
+    let the run continue. A run without input is not recorded as active.
     """
     now = messages_named([message.id or "" for message in messages])
     message_ids = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -111,7 +111,7 @@ def begin(
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return those messages that their agent has not read and that were not recalled; write nothing."""
+    """Return those messages that their agent has not read, and that were not recalled."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([message.id or "" for message in messages])
     deliveries = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -128,16 +128,16 @@ def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> t
 def _assign(
     tx: MailWrites, whose: AgentName, run_id: str, ids: Sequence[int], *, told: bool = False
 ) -> tuple[AddressedAgent | None, list[Received]]:
-    """Assign messages to a run; return its agent and the messages that need the run.
+    """Assign messages to a run, and return the run's agent, and the messages that need the run.
 
-    A message that is already assigned to the run stays assigned, because an interrupted execution may have
-    read it. Any other message needs the run if it was neither recalled nor read, and if postroom runs its
+    A message that is assigned to the run already stays assigned, because an interrupted execution may have
+    read it. Another message needs the run if it was neither recalled nor read, and if postroom runs its
     agent.
     """
     addressed = tx.agent_addressed(*whose)
     if addressed is not None:
         tx.lock_projects([addressed.project.id])
-        addressed = tx.agent_addressed(*whose)  # read its state again, now that the lock is held
+        addressed = tx.agent_addressed(*whose)  # read the agent's state again, under the lock
     if addressed is None:
         return None, []
     agent = addressed.agent
@@ -160,12 +160,12 @@ def _assign(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return the mail messages with one of these ids, and all messages other than mail."""
+    """Return the messages that are mail with one of these ids, and all messages that are not mail."""
     return tuple(message for message in messages if set(messages_named([message.id or ""])).issubset(mail))
 
 
 def _notes_message(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tuple[RunMessage, ...]:
-    """Return the notes for a run that starts or restarts, as a message that precedes its mail."""
+    """Return the notes for a run that starts or restarts, as a message before its mail."""
     if begun.agent is None:
         return ()
     notes = notes_to_give(
@@ -184,10 +184,10 @@ def _notes_message(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules
 
 
 class MailRunExecutor(ExecutorAround):
-    """Wraps the executor of agents, so that their runs read mail and ask people.
+    """Wraps the executor of agents, so that their runs can read mail and ask people.
 
     A run does not start if all its messages have been read in the meantime. A run that has asked a person
-    ends its turn, waits for the answer, and then continues with it.
+    ends its turn, waits for the answer, and continues with it.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class MailRunExecutor(ExecutorAround):
         tracing: Tracing = OFF,
         rules: Rules | None = None,
     ) -> None:
-        """Keep the arguments; `whose` returns the agent that executes the runs of a thread."""
+        """`whose` returns the agent that executes the runs of a thread."""
         super().__init__(within)
         self._store = store
         self._clock = clock
@@ -209,10 +209,10 @@ class MailRunExecutor(ExecutorAround):
         self._rules = rules or Rules()
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute an agent's run, and return its result or the questions that it waits for.
+        """Execute the run of an agent, and return its result, or the questions for which it waits.
 
         Raises:
-            StaleClaim: This process no longer executes the run; nothing was written.
+            StaleClaim: This process no longer executes the run. Nothing was written.
         """
         whose, is_asking = self._whose(activation.thread_id), ASKING in activation.thread_id
         if whose is None:
@@ -221,7 +221,7 @@ class MailRunExecutor(ExecutorAround):
             return self._asked_outside(activation)
         run_id, control = activation.run_id or "", activation.control
         if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
-            begun = control.beginning  # the messages were assigned in the change that claimed the run
+            begun = control.beginning  # the change that claimed the run has assigned the messages
         else:
             activation, before = await _continuation(activation)
             begin_run = partial(
@@ -248,7 +248,7 @@ class MailRunExecutor(ExecutorAround):
         prepared = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
-        follows = list[str]()  # the run's earlier trace position, then those of its messages, in order
+        follows = list[str]()  # the earlier trace position of the run, then those of its messages
         if self._tracing.is_on:
             names = [run_trace(run_id), *map(message_trace, begun.mail)]
             places = await self._store.read(lambda tx: tx.traces(names))
@@ -272,9 +272,9 @@ class MailRunExecutor(ExecutorAround):
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
     ) -> AgentRunResult:
-        """Execute the run and collect its questions; work that the run causes later continues its trace.
+        """Execute the run in its trace, and collect its questions.
 
-        A run that starts or restarts receives the notes that concern it.
+        A run that starts or restarts receives notes. Work that the run causes later continues its trace.
         """
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
@@ -292,7 +292,7 @@ class MailRunExecutor(ExecutorAround):
         return self._waiting(result, questions) if questions else result
 
     async def _store_trace(self, activation: RunActivation, span: Span) -> None:
-        """Store the run's trace position, for work that it causes later."""
+        """Store the trace position of the run, for work that the run causes later."""
         if (at := span.traceparent) is not None:
             name = run_trace(activation.run_id or "")
             await _write_change(self._store, claim_of(activation), lambda tx: tx.put_trace(name, at))
@@ -319,12 +319,12 @@ class MailRunExecutor(ExecutorAround):
         return replace(result, waiting=waiting, termination=TerminationReason.suspended())
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent that executes all runs of a thread."""
+        """Return the agent that executes the runs of a thread."""
         whose = self._whose(thread_id)
         return self._within.agent_of(thread_id) if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the run's configuration; the agent's runner is read only when the run starts."""
+        """Return the configuration of the run. The runner of the agent is read only when the run starts."""
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
@@ -332,7 +332,7 @@ async def _write_change(store: MailStore, claim: Claim | None, change: Callable[
     """Make a change of an execution.
 
     Raises:
-        StaleClaim: This process no longer executes the run; nothing was written.
+        StaleClaim: This process no longer executes the run. Nothing was written.
     """
 
     def claimed(tx: MailWrites) -> T:
@@ -343,10 +343,10 @@ async def _write_change(store: MailStore, claim: Claim | None, change: Callable[
 
 
 class LiveMail:
-    """Lets an active run read messages that arrive on its mail thread, and no others.
+    """Lets an active run read only messages that arrive on its mail thread.
 
-    The run reads messages before each step but never after its last step, because their senders would get no
-    answer. A message that arrives after the last step starts another run.
+    The run reads messages before each step. After its last step, it reads no messages, because their senders
+    would get no answer. Such a message starts another run.
     """
 
     def __init__(self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName) -> None:
@@ -357,7 +357,7 @@ class LiveMail:
         self._whose = whose
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[RunMessage, ...]:
-        """Return the messages that the run would read before this step, except read or recalled ones.
+        """Return the messages that the run would read before this step, without read or recalled messages.
 
         Raises:
             StoreError: The store could not be reached.
@@ -370,9 +370,9 @@ class LiveMail:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[RunMessage, ...]:
-        """Commit the messages that the run reads before this step; return them in order.
+        """Commit which messages the run reads before this step, and return these messages in order.
 
-        The same change assigns them to the run: see `MessageEffects.receive`.
+        The same change assigns the messages to the run, as `MessageEffects.receive` describes.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -383,14 +383,14 @@ class LiveMail:
         return await self._within.freeze(boundary, group=self._mail_thread, only=only)
 
     async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
-        """Add messages that arrived live to this run's pending messages; known ids are ignored."""
+        """Add messages that arrived while the run was active to its pending messages. Ignore known ids."""
         await self._within.stage(boundary, messages)
 
 
 async def _continuation(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
-    """Return a run's request with all the input with which it continues, and the run as it was stored.
+    """Return the request of a run with all input with which the run continues, and the stored run.
 
-    The input includes people's decisions, as messages. If only budgets held the run back, the input also
+    The input includes decisions by people, as messages. If the run waited only for budgets, the input also
     includes its earlier messages.
     """
     control, messages = activation.control, activation.messages
@@ -414,17 +414,18 @@ async def _continuation(activation: RunActivation) -> tuple[RunActivation, RunRe
 
 _LOG = get_logger(__name__)
 MAX_ANSWERS = 40
-"""Number of a thread's newest messages that are checked: if all 40 are answers of runs, nobody reads them and
-no further answer is sent.
+"""The number of a thread's newest messages that are checked before an answer is sent.
+
+If all these messages are answers of runs, nobody reads them, and no further answer is sent.
 """
 
 ANSWERED = "question told: "
-"""Prefix of the key which records that the questions of a run were sent."""
+"""The prefix of the key which records that the questions of a run have been sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """The end of a run that had messages, or the questions whose answers the run waits for."""
+    """The end of a run that had messages, or the questions for whose answers it waits."""
 
     run_id: str
     slug: str
@@ -432,22 +433,22 @@ class RunCompletion:
     message_ids: tuple[int, ...]
     text: str
     failed: str | None
-    """Why the run failed; None if it succeeded."""
+    """Why the run failed, or None if it succeeded."""
     asked: tuple[RunWaitingTicket, ...] = ()
     """The questions for which the run waits.
 
-    If there are any, the run has not ended, and its messages stay assigned.
+    If there are questions, the run has not ended, and its messages stay assigned.
     """
     by_reply: bool = True
-    """Whether a person can answer the questions by a reply.
+    """Whether people can answer the questions by a reply.
 
-    A question about the run's budget can only be answered by a decision.
+    A question about the budget of the run needs a decision.
     """
     dispatch_id: str = ""
-    """The execution that asks; recorded because another execution may ask the same question again."""
+    """The execution that asks. Another execution may ask the same question again."""
 
     def told(self, context: WriteContext) -> None:
-        """Mark the messages as handled and answer their senders; do nothing if this was done before."""
+        """Mark the messages as handled, and answer their senders, unless this has been done already."""
         tx = context.tx
         addressed = tx.agent_addressed(self.slug, self.name)
         if addressed is None:
@@ -456,7 +457,7 @@ class RunCompletion:
         received = tx.received(agent.id, self.message_ids)
         tx.lock_projects({project.id, *(delivery.project_id for delivery in received.values())})
         received = tx.received(agent.id, self.message_ids)  # read again under the lock
-        context = replace(context, now=tx.now())  # the entries in the project's log must be in order of time
+        context = replace(context, now=tx.now())  # entries of the project's log must be in the order of time
         concerned = (
             self._messages_of_questions(context, received)
             if self.asked
@@ -478,7 +479,7 @@ class RunCompletion:
                 block_unfinished(context, project, agent, message.id, why[:MAX_REASON_LENGTH])
 
     def _messages_of_questions(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
-        """Return the messages assigned to the run; return none if its questions were already sent."""
+        """Return the messages assigned to the run, or no messages if its questions have been sent already."""
         key = (
             self.run_id,
             ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(ticket.reason for ticket in self.asked)))),
@@ -490,7 +491,7 @@ class RunCompletion:
         return [delivery.message_id for delivery in deliveries if delivery.run_id in (None, self.run_id)]
 
     def _mark_handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
-        """Mark the messages that this end of the run completes as handled, and return them."""
+        """Mark the messages that the run has completed as handled, and return them."""
         numbers = list[int]()
         for delivery in filter(None, map(received.get, self.message_ids)):
             if delivery.run_id == self.run_id and delivery.delivered_at is not None:
@@ -498,7 +499,7 @@ class RunCompletion:
                     continue
                 delivered_at = delivery.delivered_at
             elif self.failed is None or delivery.read_at is not None:
-                continue  # it was read before this run received it, so nothing more is needed
+                continue  # the message was read before this run received it, so nothing more is needed
             else:
                 delivered_at = context.now
             numbers.append(delivery.message_id)
@@ -563,10 +564,10 @@ class RunCompletion:
 
 
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
-    """Return the agent that should get the answer to a message, if there is one.
+    """Return the agent that must get the answer to a message, if there is one.
 
-    Normally, the answer goes to the sender of the message. If the message is itself the answer of a run, it
-    is the agent that started the thread, because otherwise two agents could thank each other forever.
+    Normally, the sender of the message gets the answer. If the message is itself the answer of a run, the
+    agent that started the thread gets the answer. Otherwise, two agents could thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
@@ -578,7 +579,7 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
 
 
 def _nobody_reads(context: WriteContext, asked: Message) -> bool:
-    """Return whether all of a thread's newest messages are answers of runs."""
+    """Return whether all newest messages of a thread are answers of runs."""
     newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
     return len(newest) == MAX_ANSWERS and all(
         context.tx.answering_run(message.id) is not None for message in newest
@@ -592,17 +593,17 @@ class MessageEffects(RunEffects):
         self._context_of = context_of
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[RunMessage]) -> RunInput | None:
-        """Record that an agent's run is active, and assign its messages."""
+        """Record that the run of an agent is active, and assign its messages."""
         whose = agent_of(run.thread_id)
         return None if whose is None else begin(tx.mail, whose, run.run_id, messages)
 
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[RunMessage, ...], *, told: bool
     ) -> tuple[RunMessage, ...]:
-        """Assign messages that arrived while an agent's run was active; return those that the run reads.
+        """Assign messages that arrived while the run of an agent was active, and return those that it reads.
 
-        Messages that were read or recalled in the meantime are omitted. Messages that the program has
-        received already are included even if its model has also read them in the inbox.
+        Messages that were read or recalled in the meantime are omitted. A message that the program has
+        received already is included, even if the model has also read it in the inbox.
         """
         whose, ids = agent_of(thread_id), messages_named([message.id or "" for message in messages])
         if whose is None or not ids:
@@ -611,13 +612,13 @@ class MessageEffects(RunEffects):
         return _among(messages, [message.message_id for message in assigned])
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Mark the messages of a run that has ended as handled and answer them, or send its questions.
+        """Mark the messages of an ended run as handled, and answer them, or send the questions of the run.
 
-        Runs of agents that answer in chats are also recorded as no longer active.
+        A run of an agent that answers in chats is also recorded as no longer active.
         """
         ended = _completion(run)
         if ended is not None:
-            ended.told(self._context_of(tx, accept))  # first: it locks all affected projects
+            ended.told(self._context_of(tx, accept))  # do this first, because it locks all affected projects
         elif run.status is RunStatus.DONE and ASKING in run.thread_id:
             _tell_asker(self._context_of(tx, accept), tx, run)
         place = in_run(run.run_id)
@@ -645,7 +646,7 @@ class MessageEffects(RunEffects):
         tx.mail.end_run(row.run_id, outcome, now=tx.now(), error=error)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Record that the questions of an agent's run were withdrawn and that the run has failed."""
+        """Record that the questions of a run were withdrawn, and that the run has failed."""
         whose = agent_of(run.thread_id)
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if addressed is not None:
@@ -655,7 +656,7 @@ class MessageEffects(RunEffects):
 
 
 def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
-    """Mail the answer to the agent that asked outside a run, unless the agent has it or has asked again."""
+    """Send the answer to the agent that asked outside a run, unless it has the answer or has asked again."""
     whose, answer = agent_of(run.thread_id), run.answered[-1] if run.answered else None
     addressed = None if whose is None else context.tx.agent_addressed(*whose)
     where = "" if answer is None else answer.decision.decision_id.partition("/")[0]
@@ -682,7 +683,7 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:
-    """Return the end of a run or its questions, to notify senders; None if nobody has to be notified."""
+    """Return the end of a run or its questions, about which senders are notified, or None if none are."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
     tickets = run.waiting.tickets if run.waiting else ()
@@ -702,7 +703,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
 
 
 def _reason(run: RunRecord) -> str | None:
-    """Return why a run failed; None if it succeeded."""
+    """Return why a run failed, or None if it succeeded."""
     end = run.termination
     if end is None or end.type in (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED):
         return None

@@ -1,10 +1,10 @@
-"""Decides which messages resume a waiting run: answers to its questions, and no others.
+"""Decides which messages resume a waiting run. Only answers to its questions do.
 
     asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
     a permission, a budget ─────────▶ a decision only
 
 Every recipient of the message that asks the question may answer by a reply, and so may any person. If the
-question names those who may answer, only they may.
+question names who may answer, only they may.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
 IN_WINDOW: Final = "window"
-"""Prefix of the ids of decisions that were made in the window of the client program that asked."""
+"""The prefix of the ids of decisions that were made in the window of the client program that asked."""
 BY_MAIL: Final = "mail"
-"""Prefix of the ids of decisions that were made by a reply."""
+"""The prefix of the ids of decisions that were made by a reply."""
 ASKED_AGAIN: Final = "again"
-"""Prefix of the ids of decisions that close a question because its agent asked it again in another form."""
+"""The prefix of the ids of decisions that close a question because its agent asked it in another form."""
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 OVER_HTTP: Final = "http"
@@ -44,26 +44,26 @@ _SURFACES: Final = {
 }
 """The surfaces on which people answer, keyed by the prefix of the decision's id."""
 _SHOWN: Final = 200
-"""How many characters of a question the senders of messages see while their messages wait for its answer."""
+"""The number of characters of a question that senders see while their messages wait for its answer."""
 
 
 def answered_where(decision: ToolCallResume) -> str:
-    """Return the surface on which a question was answered, in words; empty if nobody answered."""
+    """Return the surface on which a question was answered, in words, or "" if nobody answered it."""
     return _SURFACES.get(decision.decision_id.partition("/")[0], "")
 
 
 def takes_reply(run: RunRecord) -> bool:
-    """Return whether a reply can answer all questions that a run waits for."""
+    """Return whether a reply can answer all questions for which a run waits."""
     tickets = run.open_tickets
     return bool(tickets) and all(ticket.tool_name == ASK for ticket in tickets)
 
 
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
-    """Return whether a message from this sender answers a waiting run by replying to its question.
+    """Return whether a reply from this sender answers the question of a waiting run.
 
-    Several messages may have asked the run's questions. Only the question in the last of them is open,
-    because the earlier questions have been answered. The recipients of that message may answer. Any person
-    may answer, too, because people answer for the operator, as they do on the pages.
+    If several messages have asked questions of the run, only the question in the last message is open,
+    because the earlier ones have been answered. The recipients of that message may answer. Any person may
+    answer, too, because people answer for the operator, as they do on the pages.
     """
     return (
         reply_to is not None
@@ -80,11 +80,11 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
 def given_by_reply(
     tx: RecordReads, run: RunRecord, message: Message, now: int
 ) -> tuple[tuple[str, ToolCallResume], ...]:
-    """Return, in stored form, a reply's answers to all open questions of a run.
+    """Return the answers of a reply to all open questions of a run, in stored form.
 
-    Each reply is read as on every other surface: other words than yes or no answer no yes-or-no question.
-    Only the first 2,000 characters of a reply become the answer. The files of a reply answer a question that
-    takes a file.
+    A reply has the same meaning as an answer on every other surface: only yes or no answers a yes-or-no
+    question. Only the first 2,000 characters of a reply become the answer. The files of a reply answer a
+    question that accepts a file.
 
     Raises:
         NotPermitted: The sender may not answer one of the questions.
@@ -101,7 +101,7 @@ def given_by_reply(
 
 
 def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
-    """Return a message's sender as an answerer; people added by the operator count as operators."""
+    """Return the sender of a message as an answerer. A person whom the operator added counts as operator."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     home = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or home is None:
@@ -113,10 +113,10 @@ def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
 def held(
     tx: RecordReads, message: Message, readers: Sequence[Recipient], agents: Mapping[int, Agent]
 ) -> dict[int, str]:
-    """Return, by id, each recipient for whom a message has to wait, with the reason to show to its sender.
+    """Return why a message waits for each recipient for whom it waits, keyed by recipient id.
 
-    `agents` are the recipients. Only the operator, and the people who are asked, may see the text of a
-    question.
+    The sender of the message sees the reasons. `agents` are the recipients. Only the operator and the people
+    who are asked may see the text of a question.
     """
     threads = {
         recipient.agent_id: agent_thread(
@@ -148,7 +148,7 @@ def held(
 
 
 def _why_no_answer(tx: RecordReads, run: RunRecord, message: Message) -> str:
-    """Return why a message in the thread of a run's question is not its answer; empty in other threads."""
+    """Return why a message in the thread of a question is not its answer, or "" in all other threads."""
     asking = tx.report_of(run.run_id, run.updated_at)
     asks = None if asking is None else tx.messages([asking[0]])[asking[0]]
     if asks is None or (asks.project_id, asks.thread_id) != (message.project_id, message.thread_id):
@@ -162,10 +162,10 @@ def _why_no_answer(tx: RecordReads, run: RunRecord, message: Message) -> str:
 
 
 def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_sender: bool) -> str:
-    """Return why a reply to a question of this agent answers nothing; empty for every other message.
+    """Return why a reply to a question of this agent does not answer it, or "" for every other message.
 
-    The agent's prompt and the result for the sender both state it. The agent does not learn who answered, and
-    a sender who may not see the question does not learn the answer.
+    The prompt of the agent and the result for the sender both contain the reason. The agent does not learn
+    who answered. A sender who may not see the question does not learn the answer.
     """
     run_id = None if message.reply_to is None else tx.answering_run(message.reply_to)
     run = None if run_id is None else tx.run_of(run_id)
@@ -182,7 +182,7 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
         return "" if is_for_sender else "the question is open, and no reply by this sender answers it"
     closed = [answered for answered in run.answered if is_asked(answered.ticket)]
     if any(one.decision.decision_id.startswith(f"{BY_MAIL}/{message.id}/") for one in closed):
-        return ""  # this message is the answer
+        return ""  # this message is itself the answer
     if not closed:  # an older release ended the run, and kept no record of its questions
         return "" if run.is_open else "the question was withdrawn, because its run ended without an answer"
     by = _answerer(tx, message.sender_id)
@@ -190,7 +190,7 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
     last, told = max(one.ticket.updated_at for one in closed), list[str]()
     for one in closed:
         if one.ticket.updated_at < last:
-            continue  # the run asked the same again
+            continue  # the run has asked the same question again
         decision, number = one.decision, number_of(run.run_id, one.ticket)
         if is_for_sender and not (is_reader or by.is_operator):
             told.append(f"question {number} is closed")

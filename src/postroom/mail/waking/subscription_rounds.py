@@ -1,13 +1,13 @@
-"""Sends the messages about log entries to the agents that have subscribed to them.
+"""Sends messages about log entries to the agents that have subscribed to them.
 
 new entries of a log ─▶ one change for each subscription: the message, and the cursor after the entries
 
-The message and the cursor are stored together, so each entry leads to one message only, even after restarts
-and with several servers. If a subscription does not match an entry, only this process remembers that it has
-read the entry. The stored cursor follows at least every `MAX_EVENTS_READ` entries, so a new process reads few
-of them again.
+The message and the cursor are stored together, so each entry causes only one message, even after restarts and
+with several servers. If a subscription does not match an entry, only this process remembers that it has read
+the entry. The cursor is stored after at most `MAX_EVENTS_READ` entries, so a new process reads only a few of
+them again.
 
-Git reports no merges. For subscriptions to merged branches, each round therefore compares the main branch of
+Git reports no merges. Therefore, for subscriptions to merged branches, each round compares the main branch of
 the project's repository with its commit in the log, and logs the difference. The cursors of these
 subscriptions stay at the newest such entry, so that a new process finds it.
 """
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 MAX_EVENTS_READ: Final = 500
-"""Maximum number of entries for one message, or of read entries until the cursor is stored without one."""
+"""Maximum number of entries in a message, and of entries read before the cursor is stored."""
 _PAGE: Final = 500
 
 
 class SubscriptionRounds:
-    """Reads the new log entries for each subscription, and sends the messages about them."""
+    """Reads the new log entries for each subscription, and sends messages about them."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
         self._waker = waker
         self._seen: dict[int, int] = {}
-        """By subscription, the newest entry that this process has considered."""
+        """The newest entry that this process has read, for each subscription."""
         self._main: dict[int, MainBranch] = {}
-        """By project, its main branch as this process last saw it."""
+        """The main branch of each project, as this process last read it."""
 
     async def round(self) -> int:
-        """Consider the new entries for each subscription; return how many messages were sent.
+        """Read the new entries for each subscription, and return the number of messages that were sent.
 
-        If a message cannot be sent now, a later round sends it.
+        A message that cannot be sent now is sent by a later round.
 
         Raises:
             StoreError: The store could not be reached.
@@ -83,9 +83,9 @@ class SubscriptionRounds:
         return sent
 
     async def _look_at_branches(self, project_id: int) -> None:
-        """Log which branches were merged into the project's main branch since the commit in the log.
+        """Log the branches that were merged into the project's main branch since the commit in the log.
 
-        If the log has no commit yet, log the present one. If the folder has no repository now, do nothing.
+        If the log has no commit yet, log the present commit. If the folder has no repository now, do nothing.
         """
         project = await self._mail.store.read(lambda tx: tx.project_by_id(project_id))
         main = None if project is None else await asyncio.to_thread(read_main_branch, project.human_key)
@@ -99,7 +99,7 @@ class SubscriptionRounds:
         def change(tx: MailWrites) -> bool:
             tx.lock_projects({project_id})
             if _logged_main(tx, project_id) != logged:
-                return False  # another server has logged it
+                return False  # another server has logged the merge
             if logged is None or logged[1] != main:
                 tx.note_branches(project_id, merged, into=main.name, commit=main.commit, now=tx.now())
             return True
@@ -108,7 +108,7 @@ class SubscriptionRounds:
             self._main[project_id] = main
 
     async def _send(self, one: Subscription, newest: int) -> bool:
-        """Send the message about the entries up to `newest`; return False if another server sent it first."""
+        """Send the message about the entries up to `newest`, and return False if another server was first."""
 
         def change(tx: MailWrites, made: OpenChange) -> bool:
             tx.lock_projects({one.project_id})
@@ -138,7 +138,7 @@ class SubscriptionRounds:
                 addressees=[Addressee(project=project, agent=agent, kind="to")],
                 subject=subject[: context.rules.max_subject_chars],
                 body_md=text,
-                thread_id=f"{SUBSCRIPTION_THREAD}{one.id}-{one.created_at}",  # ids were used again
+                thread_id=f"{SUBSCRIPTION_THREAD}{one.id}-{one.created_at}",  # ids can be used again
             )
             post(context, message, bad=[], skipped=[])
             return True
@@ -148,7 +148,7 @@ class SubscriptionRounds:
 
 
 def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
-    """Return whether a subscription needs a message, or its cursor needs to be moved."""
+    """Return whether a subscription needs a message, or its cursor must be moved."""
     if one.kind != "branch_merged" and (newest - one.cursor > MAX_EVENTS_READ or newest < one.cursor):
         return True
     project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
@@ -156,13 +156,13 @@ def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensi
 
 
 def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
-    """Return at most `MAX_EVENTS_READ` entries of the subscription's kinds, after `after` up to `newest`."""
+    """Return the entries of a subscription's kinds from `after` to `newest`, at most `MAX_EVENTS_READ`."""
     events = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
     return [entry for entry in events if entry.seq <= newest]
 
 
 def _logged_main(tx: MailReads, project_id: int) -> tuple[int, MainBranch] | None:
-    """Return the newest entry about the main branch, and the branch; None if no subscription has seen one."""
+    """Return the number of the newest entry about the main branch, and the branch, or None without one."""
     cursors = [subscription.cursor for subscription in tx.subscriptions_in(project_id, "branch_merged")]
     after, event = max(0, min(cursors, default=0) - 1), None
     while page := tx.project_events(project_id, after=after, limit=MAX_EVENTS_READ, kinds=["branch.moved"]):

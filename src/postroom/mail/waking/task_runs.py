@@ -1,4 +1,4 @@
-"""Claims ready tasks for agents whose runner requests it, and sends each task to the agent as a message.
+"""Claims ready tasks for agents whose runner asks for this, and sends each task as a message.
 
 ready task ─▶ one change: claimed, its files reserved, a message on its thread ─▶ the message starts a run
 end of that run ─▶ the task is done, or blocked with the reason, so that no task is retried forever
@@ -31,7 +31,7 @@ _BATCH: Final = 500
 
 
 class TaskRuns:
-    """Finds agents whose runner claims tasks, and assigns the next ready task to each that can take one."""
+    """Finds agents whose runner claims tasks, and assigns the next ready task to each of them."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
@@ -39,7 +39,7 @@ class TaskRuns:
         self._subscriptions = SubscriptionRounds(mail, waker)
 
     async def serve(self) -> None:
-        """Assign tasks and notify subscribers: at each hint, every 5 s, and 1 s after a failure."""
+        """Assign tasks, and notify subscribers, at each hint, every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 count, pause = 0, POLL
@@ -52,10 +52,10 @@ class TaskRuns:
                     await hints.wait(pause)
 
     async def round(self) -> int:
-        """Assign at most one task to each of these agents; return how many tasks were assigned.
+        """Assign at most one task to each of these agents, and return the number of assigned tasks.
 
         Raises:
-            StoreError: The store could not be reached; the next round finds the rest.
+            StoreError: The store could not be reached. The next round continues.
         """
         count, after = 0, 0
         while agent_ids := await self._mail.store.read(
@@ -68,7 +68,7 @@ class TaskRuns:
         return count
 
     async def _give(self, project: Project, agent_id: int) -> bool:
-        """Claim the next task for an agent and send it; return False if it gets none now."""
+        """Claim the next task for an agent, and send it. Return False if the agent gets no task now."""
 
         def change(tx: MailWrites, made: OpenChange) -> bool:
             people = tx.project(PEOPLE_KEY)
@@ -94,7 +94,7 @@ def _assignees(agent_id: int) -> tuple[str, str]:
 
 
 def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
-    """Return an agent with its project if a task may be ready for it; otherwise None."""
+    """Return the project and the id of an agent for which a task may be ready, or None for another agent."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     project = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or project is None or agent.retired_at is not None:
@@ -107,7 +107,7 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
 
 
 def _send_task(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
-    """Claim a task for an agent and send it in the author's name; return False if the agent refuses it."""
+    """Claim a task for an agent, and send it in the author's name. Return False if the agent refuses it."""
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
     home = tx.project_by_id(author.project_id) or project
@@ -126,5 +126,5 @@ def _send_task(context: WriteContext, project: Project, agent: Agent, task: Task
     stored, woken = store_message(context, message, reach)
     lease_ms = milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     take(context, project, agent, task, lease_ms=lease_ms, place=place_in_message(stored.id))
-    wake_readers(context, message, stored, woken)  # after the claim, which makes the message an order
+    wake_readers(context, message, stored, woken)  # after the claim: the message is an order
     return True

@@ -1,4 +1,4 @@
-"""Wakes recipients: the change that stores a message also gives it to an agent's run or a person's chat.
+"""Wakes recipients. The change that stores a message also adds it to an agent's run or a person's chat.
 
 send ─▶ one change: the message ─┬─▶ on the recipient's thread, where it starts a run or waits; announced
                                  └─▶ a row of the outbox, to the person's chat
@@ -56,14 +56,12 @@ POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MAX_AT_ONCE: Final = 32
-"""Maximum number of agents that a message wakes in its own change.
+"""Maximum number of agents that the change which stores a message wakes. Rounds wake further agents.
 
-The limit exists because other changes have to wait in the meantime.
-
-Rounds wake the remaining agents.
+There is a limit, because other changes must wait in the meantime.
 """
 MAX_REMEMBERED: Final = 4_096
-"""Maximum number of sets of recipients for which a server caches the threads to lock."""
+"""Maximum number of sets of recipients for which the threads to lock are cached."""
 _NONCE = 16
 _BATCH = 100
 
@@ -77,26 +75,26 @@ class OpenChange:
     chats: ChatOutbox | None
     verified: bool
     said: set[str] = field(default_factory=set)
-    """The keys of the messages that this change stored for delivery to chats."""
+    """The keys of the messages that this change has stored for chats."""
     refuses_full: bool = False
-    """Whether a message is rejected if too many messages wait for its recipient.
+    """Whether a message is rejected if too many messages wait for a recipient.
 
-    If not, the message is stored and wakes the recipient later.
+    If False, the message is stored, and wakes the recipient later.
     """
     expected: frozenset[str] = frozenset()
-    """The threads that the recipients of its messages need; the change has locked them."""
+    """The threads that the recipients of the change's messages need, and that the change has locked."""
 
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Check, before anything is written, that a message can wake its recipients.
+        """Check that a message can wake its recipients. Call this method before anything is written.
 
-        `thread_id` is the mail thread; None if the message starts a new thread. A reply that answers a
-        recipient's open question is accepted even if the recipient's queue is full.
+        `thread_id` is the mail thread, or None if the message starts a new thread. A reply that answers an
+        open question of a recipient is accepted even if the recipient's queue is full.
 
         Raises:
-            ThreadsNeeded: The change must run again with these threads.
-            QueueFull: A recipient has reached its limit of waiting messages, and the message is a caller's.
+            ThreadsNeeded: The change must be repeated with these threads.
+            QueueFull: A recipient has reached its limit of waiting messages, and `refuses_full` is true.
         """
         agents = [reader for reader in readers if not is_person(reader)]
         threads = {name for agent in agents for name in self.threads_of(agent, thread_id, reply_to)}
@@ -118,15 +116,14 @@ class OpenChange:
             )
 
     def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
-        """Return the threads to which a message may be added for a recipient."""
+        """Return the threads to which a message for a recipient may be added."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
 
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
         """Return whether a recipient's runs can accept a message now.
 
-        The runs can accept a message if fewer messages wait than the limit, or if the message answers an open
-        question.
+        The runs can accept it if fewer messages wait than the limit, or if it answers an open question.
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
@@ -135,7 +132,7 @@ class OpenChange:
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake the recipients of a message of the project `home`; leave others to a later round.
+        """Wake the recipients of a message from the project `home`. A later round wakes the other recipients.
 
         `is_answer` is true if the message is the answer of a run.
         """
@@ -150,17 +147,18 @@ class OpenChange:
                 self._carry(message, origin, woken_reader[1])
             elif not self.accept.thread_ids.issuperset(lanes_of(woken_reader, message.thread_id)):
                 self.tx.mail.wake_later()
-            elif self.refuses_full or self.has_room(  # else `expect` has refused it
+            elif self.refuses_full or self.has_room(  # otherwise, `expect` has refused the message
                 woken_reader, message.thread_id, message.reply_to, message.sender_id
             ):
-                # otherwise a round finds it once others were read; an existing message stays unchanged
+                # otherwise, a round finds the message after others were read; an existing message does not
+                # change
                 asking, late = self._find_waiting_run(woken_reader, message.reply_to, message.sender_id), ""
                 answers_given: Sequence[tuple[str, ToolCallResume]] = ()
                 if asking is not None:
                     try:
                         answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
                     except (NotPermitted, InvalidArgument) as error:
-                        asking, late = None, error.message  # the message waits, and its sender is told why
+                        asking, late = None, error.message  # the message waits, and its sender learns why
                 elif message.reply_to is not None:
                     project, agent = woken_reader
                     late = why_late(self.tx.mail, message, project.slug, agent.name, is_for_sender=False)
@@ -190,14 +188,14 @@ class OpenChange:
                 self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
-        """Return the recipient's run whose question this message answers."""
+        """Return the run of the recipient whose question this message answers."""
         run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
         whose = None if run is None else agent_of(run.thread_id)
         return run if whose == (reader[0].slug, reader[1].name) else None
 
     def _find_waiting_run(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
-        """Return the recipient's run that waits for this reply; None if it is already about to resume."""
+        """Return the recipient's run that waits for this reply, or None if it is about to resume already."""
         run = self._asking(reader, reply_to)
         if run is None or run.thread_id not in self.accept.thread_ids:
             return None
@@ -216,7 +214,8 @@ class OpenChange:
         is_visitor = person.program == VISITOR
         text = as_answered(message) if is_visitor else as_said(message, origin)
         files = self.tx.mail.attachments([message.id])[message.id]
-        # A visitor has asked: like an agent's answer, this answer does not wait for the end of quiet hours.
+        # A visitor has asked. As with an agent's answer, this answer does not wait for the end of quiet
+        # hours.
         is_quiet = message.importance != "urgent" and not is_visitor
         self.chats.enqueue(self.tx.outbox, key, address, text, files, keeps_quiet=is_quiet)
         self.said.add(key)
@@ -242,7 +241,7 @@ class _Left:
 
 
 class Waker:
-    """Wakes recipients in the changes that store mail, and finds recipients that were not woken then."""
+    """Wakes recipients in the changes that store mail, and in rounds if they were not woken then."""
 
     def __init__(
         self,
@@ -253,19 +252,19 @@ class Waker:
         chat_delivery: ChatDelivery,
         chats: ChatOutbox | None = None,
     ) -> None:
-        """Keep the arguments; `chat_delivery` sends messages to chats, if there are any."""
+        """`chat_delivery` records the delivery of messages to chats, and `chats` sends the messages."""
         self._chat_delivery = chat_delivery
         self._chats = chats
         self._store = store
         self._run_queue = run_queue
         self._verified = verified
         self._in_chats: set[str] = set()
-        """Messages that were passed to chats, while it is unknown whether the chats show them."""
+        """The messages for chats of which it is not known whether the chats show them."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
-        """By set of recipients, the threads that the last message to them needed; empty sets are omitted."""
+        """The threads that the last message to each set of recipients needed, unless it needed none."""
 
     async def serve(self) -> None:
-        """Wake recipients: at each hint, every 5 s, at once while more wait, and 1 s after a failure."""
+        """Wake recipients at each hint, every 5 s, 1 s after a failure, and at once while more wait."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
                 woken, pause = 0, POLL
@@ -285,12 +284,12 @@ class Waker:
         readers: Hashable = None,
         thread_ids: frozenset[str] = frozenset(),
     ) -> T:
-        """Run a change that writes messages, and possibly other data; `key` is as in `MailStore.write`.
+        """Make a change that writes messages and perhaps other data. `key` is the key of `MailStore.write`.
 
-        Before anything else, the change locks the threads of the recipients: `thread_ids`, and the threads
-        that the last change with the same `readers` needed. `readers` identifies the recipients by the names
-        in the call; it is None if only the change can determine them. If the change finds that it needs other
-        threads, it stops before it has written anything and runs again with those threads locked.
+        First, the change locks the threads of the recipients: `thread_ids`, and the threads that the last
+        change with the same `readers` needed. `readers` contains the names of the recipients in the call, or
+        is None if only the change can determine the recipients. A change that needs other threads stops
+        before it has written anything, and is repeated with these threads locked.
         """
 
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
@@ -308,21 +307,21 @@ class Waker:
         self._in_chats |= made.said
         if readers is not None and made.expected:
             if len(self._woken_by) >= MAX_REMEMBERED:
-                self._woken_by.clear()  # a dropped entry only costs one more run of a change
+                self._woken_by.clear()  # a removed entry only costs one repetition of a change
             self._woken_by[readers] = made.expected
         else:
             self._woken_by.pop(readers, None)
         return done
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
-        """Return the object with which a change of another package wakes recipients."""
+        """Return the object that wakes recipients within a change of another package."""
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
-        """Wake the recipients of stored messages who were not woken before; return how many were woken.
+        """Wake the recipients of stored messages who were not woken before, and return their number.
 
         Raises:
-            StoreError: Mail or runs could not be reached; the next round continues with the rest.
+            StoreError: Mail or runs could not be reached. The next round continues.
         """
         done, after, shown, full = 0, (0, 0), set(self._in_chats), set[int]()
         while page := await self._store.read(partial(_unwoken, after=after)):
@@ -335,9 +334,9 @@ class Waker:
         return done
 
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
-        """Wake a recipient for a message; return False if that is no longer needed or not yet possible.
+        """Wake a recipient for a message. Return False if this is no longer needed, or not possible yet.
 
-        If the recipient has reached its limit of waiting messages, add it to `full`.
+        A recipient that has reached its limit of waiting messages is added to `full`.
         """
         look = partial(_find_waiting, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
@@ -365,20 +364,20 @@ class Waker:
 
         try:
             return await self.write(change, key=seen.reader[0].slug, thread_ids=seen.thread_ids)
-        except IdempotencyConflict:  # an earlier version has already added this message, with another text
+        except IdempotencyConflict:  # an earlier release has added this message already, with another text
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
 
 
 def is_person(reader: Reader) -> bool:
-    """Return whether a recipient is a person with a chat rather than an agent with a runner."""
+    """Return whether a recipient is a person with a chat, and not an agent with a runner."""
     return reader[0].slug == PEOPLE_SLUG
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the thread of an agent's runs for a mail thread.
+    """Return the thread on which an agent's runs for a mail thread are executed.
 
-    Without a mail thread, return all threads of the agent's runs.
+    If there is no mail thread, return all threads of the agent's runs.
     """
     project, agent = reader
     lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
@@ -390,7 +389,7 @@ def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _find_waiting(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
-    """Return a message that must still wake a recipient; None if that is no longer needed."""
+    """Return a message that must still wake a recipient, or None if this is no longer needed."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
     message = tx.message(message_id)

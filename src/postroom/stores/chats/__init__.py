@@ -1,1 +1,1 @@
-"""Storage of the chat gateway: tables within a transaction, and ports based on a store."""
+"""Storage of the chat gateway: tables within a transaction, and the ports that use them."""

@@ -1,4 +1,4 @@
-"""Storage of chat files: a record for each file, and its bytes in pieces."""
+"""Storage of chat files: one record for each file, and its bytes in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -14,27 +14,27 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class FileStore:
-    """The files of chats in a store."""
+    """The files of all chats in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
-        """Return the files of these messages or runs of a thread, ordered by message and position."""
+        """Return the files of these messages or runs on a thread, ordered by message and position."""
         ids = sorted(set(message_ids))
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, ids)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes only once, under their hash and piece by piece; skip pieces that already exist.
+        """Store bytes once under their hash, piece by piece; pieces that already exist are skipped.
 
-        If an interrupted call is repeated, it continues where it stopped.
+        An interrupted call can be repeated, and continues with the missing pieces.
         """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
             is_kept = await self._store.write(
                 lambda tx: tx.chats.keep_pieces(spooled.sha256, now=tx.now()), key=spooled.sha256
             )
-            if is_kept == whole:  # a purge has not removed them in between
+            if is_kept == whole:  # a purge has not removed them meanwhile
                 return
         for position in range(whole):
             piece = await asyncio.to_thread(_read, spooled.path, position)
@@ -50,9 +50,9 @@ class FileStore:
         await self._store.write(change, key=sha256)
 
     async def purge(self, before: int, *, limit: int = 100) -> int:
-        """Remove the bytes of unreferenced files, as `ChatTables.drop_unused_bytes` describes.
+        """Delete the bytes of unreferenced files, as `ChatTables.drop_unused_bytes` describes.
 
-        Return the number of removed files; if it equals `limit`, there may be more files to remove.
+        Return the number of deleted files; if this is `limit`, there may be more to delete.
         """
 
         def change(tx: Transaction) -> int:
@@ -64,10 +64,10 @@ class FileStore:
     async def put(
         self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = (), claim: Claim | None = None
     ) -> None:
-        """Store the record of a message's file, together with notices about it; replace an earlier record.
+        """Store the record of a message's file together with notices; it replaces an earlier record.
 
         Raises:
-            StaleClaim: `claim` was lost, so that the execution may no longer write.
+            StaleClaim: The execution lost its claim, so it may no longer write.
         """
 
         def change(tx: Transaction) -> None:
@@ -80,10 +80,10 @@ class FileStore:
         await self._store.write(change, key=file.thread_id)
 
     async def content(self, sha256: str) -> AsyncIterator[bytes]:
-        """Yield the bytes under a hash, piece by piece; a mail attachment has only one piece.
+        """Yield the bytes under a hash in pieces; a mail attachment is one piece.
 
         Raises:
-            UnknownMessage: No bytes have this hash.
+            UnknownMessage: No bytes are stored under this hash.
         """
         whole = await self._store.read(lambda tx: tx.chats.count_pieces(sha256))
         for position in range(max(1, whole)):

@@ -21,15 +21,15 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class IntakeLog:
-    """The messages of all chats in a store."""
+    """The inbound messages of all chats in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
-        """Store a message as waiting; if a message with its key is stored already, return that one unchanged.
+        """Store a new message as waiting; if its key is already stored, return the stored message.
 
-        The message is durable when the call returns. The call can safely be repeated if its result was lost.
+        The message is durable when this returns. A caller that lost the result can safely repeat the call.
 
         Raises:
             InvalidRecord: A part of the key, or the session key, is blank.
@@ -42,7 +42,7 @@ class IntakeLog:
             if made is not None:
                 return Received(message=made, is_new=True)
             known_message = tx.chats.inbound(message.key)
-            assert known_message is not None  # noqa: S101 - its key was taken
+            assert known_message is not None  # noqa: S101 - another message has its key
             return Received(message=known_message, is_new=False)
 
         return await self._store.write(change, key=lock)
@@ -50,19 +50,19 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Change the status of all of these messages or of none; return them in order of id.
+        """Change the status of all these messages or of none; return them ordered by id.
 
-        A repeated id counts only once. If a message already has the status, it stays unchanged, so a caller
-        that did not get the result can repeat the call.
+        A repeated id counts once. A message that already has the status stays unchanged, so a caller that
+        lost the result can repeat the call.
 
         Raises:
             UnknownMessage: No message has one of these ids.
-            IllegalTransition: `INBOUND_MOVES` does not allow one of the moves.
+            IllegalTransition: `INBOUND_MOVES` does not allow one of the changes.
         """
         refuse_unfit(move.thread_id, move.reason)
         requested_ids = frozenset(inbound_ids)
 
-        # No message leaves its chat, and the key of the change is the first of the chats.
+        # A message never changes its chat, and the key of the change is the first of the chats.
         named = await self._store.read(lambda tx: tx.chats.inbound_by_id(requested_ids))
         chats = {chat_lock(message.key) for message in named}
 
@@ -81,10 +81,10 @@ class IntakeLog:
     async def withdraw(
         self, thread_id: str, move: InboundMove, *, message_id: str | None = None
     ) -> tuple[Message, ...]:
-        """Remove pending messages from a thread, and move their inbound messages in the same change.
+        """Remove pending messages from a thread, and change the status of their inbound messages, at once.
 
         `message_id` names one message of the thread; without it, all pending messages are removed. Return the
-        removed messages in order. Messages that runs have already read are not removed.
+        removed messages in order. Messages that a run has read are not removed.
         """
 
         def withdrawn(tx: Transaction) -> tuple[Message, ...]:
@@ -101,7 +101,7 @@ class IntakeLog:
         return await self._store.write(withdrawn, key=thread_id)
 
     async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
-        """Replace the body of an open message and increment its revision; an equal body changes nothing.
+        """Replace the body of an open message and increase its revision; an equal body changes nothing.
 
         Raises:
             UnknownMessage: The message was never received.
@@ -124,7 +124,7 @@ class IntakeLog:
         return await self._store.write(change, key=chat_lock(key))
 
     async def forget_answer(self, key: InboundKey) -> None:
-        """Record in a message, open or not, that its answer is no longer shown (`metadata.forgotten`).
+        """Record that the answer to a message is no longer shown (`metadata.forgotten`).
 
         Raises:
             UnknownMessage: The message was never received.
@@ -143,14 +143,14 @@ class IntakeLog:
         await self._store.write(change, key=chat_lock(key))
 
     async def find(self, key: InboundKey) -> InboundMessage | None:
-        """Return the message with this key."""
+        """Return the message with this key, or None."""
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return the messages among these that exist, ordered by id; at most `MAX_INBOUND` ids are allowed.
+        """Return the messages with these ids, ordered by id; at most `MAX_INBOUND` ids are allowed.
 
         Raises:
-            InvalidRecord: There are more ids than that.
+            InvalidRecord: There are too many ids.
         """
         requested_ids = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(requested_ids, readable=True)))
@@ -163,7 +163,7 @@ class IntakeLog:
         after: int = 0,
         limit: int = MAX_INBOUND,
     ) -> tuple[InboundMessage, ...]:
-        """Return open messages in order of id; `status` and `session_key` restrict the result.
+        """Return open messages ordered by id; `status` and `session_key` restrict the result.
 
         The cost depends only on the number of open messages.
         """
@@ -176,17 +176,18 @@ class IntakeLog:
         return tuple(await self._store.read(look))
 
     async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
-        """Return the newest messages of a platform in any status, newest first."""
+        """Return the newest messages of a platform with any status, newest first."""
         return tuple(await self._store.read(lambda tx: tx.chats.newest_inbound(platform, limit=page(limit))))
 
     async def counts(self) -> dict[InboundStatus, int]:
-        """Count all messages by status, omitting zero counts; meant for gauges that are read rarely."""
+        """Count all messages by status, without zero counts; for metrics that are read rarely."""
         return await self._store.read(lambda tx: tx.chats.count_inbound())
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Remove up to `limit` messages that are no longer open and were last changed before `older_than`.
+        """Delete up to `limit` messages that are not open and were last changed before `older_than`.
 
-        Return their number. If the platform sends a removed message again, it counts as new.
+        Return the number of deleted messages. If the platform sends a deleted message again, it counts as
+        new.
         """
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
@@ -194,7 +195,7 @@ class IntakeLog:
 
 
 def checked_draft(draft: InboundMessage) -> InboundMessage:
-    """Return a message that was not stored before, with a copy of its body in plain JSON.
+    """Return a message that is not stored yet, with a copy of its body in plain JSON.
 
     Raises:
         InvalidRecord: A part of the key, or the session key, is blank.
@@ -212,10 +213,10 @@ def checked_draft(draft: InboundMessage) -> InboundMessage:
 
 
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
-    """Return these ids without duplicates.
+    """Return the ids without duplicates.
 
     Raises:
-        InvalidRecord: There are more than `MAX_INBOUND`.
+        InvalidRecord: There are more than `MAX_INBOUND` ids.
     """
     requested_ids = frozenset(inbound_ids)
     if len(requested_ids) > MAX_INBOUND:

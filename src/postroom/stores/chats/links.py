@@ -9,25 +9,23 @@ from postroom.stores.chats.rows import refuse_unfit
 from postroom.stores.store import SqlStore, Transaction
 
 _LOCK = "linked_chats"
-"""One lock for all links, so that two codes that are entered at the same time cannot link three chats to two
-different persons.
-"""
+"""The lock for all links. Without it, two codes at the same time could link three chats to two persons."""
 
 
 class ChatLinks:
-    """Linked chats in a store."""
+    """The links between direct chats in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def find(self, address: ChatAddress) -> LinkedChat | None:
-        """Return the stored record of a chat."""
+        """Return the stored record of a direct chat."""
         return await self._store.read(lambda tx: tx.chats.linked_chat(address))
 
     async def offer(
         self, address: ChatAddress, code_hash: str, rules: PairingRules, *, now: int | None = None
     ) -> None:
-        """Store the hash of a code of this chat, valid for `rules.code_ms`; it replaces an earlier code.
+        """Store the hash of a chat's new link code, valid for `rules.code_ms`; it replaces an earlier code.
 
         Raises:
             InvalidRecord: The chat or the hash is blank.
@@ -51,9 +49,9 @@ class ChatLinks:
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the chat in which this code was issued, and return that chat.
+        """Link a chat with the chat in which a code was issued, and return that other chat.
 
-        `person` is used as the id of the person if neither chat has one yet. A code can be used once. Each
+        If neither chat has a person yet, `person` becomes the person's id. A code can be used once. Each
         unknown code counts as a wrong code in this chat. After `rules.most_wrong` wrong codes, the chat is
         locked for `rules.locked_ms`. A correct code resets the count.
         """
@@ -92,20 +90,20 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Delete a chat's link and code; return the chat's previous record, or None if it was not linked."""
+        """Delete the link and code of a chat; return its former record, or None if it was not linked."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)
             chat = _find_or_create(tx, address)
             if chat.person is None:
                 return None
-            tx.chats.put_linked_chat(replace(chat, person=None, code_hash=None))  # the lock remains
+            tx.chats.put_linked_chat(replace(chat, person=None, code_hash=None))  # the lock is kept
             return chat
 
         return await self._store.write(change, key=_LOCK)
 
     async def chats_of(self, person: str) -> tuple[LinkedChat, ...]:
-        """Return a person's chats, ordered by platform and id, up to 200."""
+        """Return up to 200 chats of a person, ordered by platform and id."""
         return tuple(await self._store.read(lambda tx: tx.chats.linked_chats_of(person)))
 
 

@@ -1,4 +1,4 @@
-"""Storage of the people who may write in chats, and of access requests."""
+"""Storage of the people who may write in chats, and of requests for access."""
 
 from dataclasses import replace
 
@@ -10,19 +10,19 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class ChatPeople:
-    """The people with access to chats and the access requests in a store."""
+    """The people who may write in chats, and the requests for access, in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def person(self, platform: str, user_id: str) -> Person | None:
-        """Return a person with access."""
+        """Return a person who has access, or None."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
 
     async def people(
         self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
-        """Return people with access, ordered by platform and id."""
+        """Return the people who have access, ordered by platform and id."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))
@@ -30,7 +30,7 @@ class ChatPeople:
         )
 
     async def let_in(self, person: Person, *, now: int | None = None) -> Person:
-        """Store a new person, or the new role and name of a known person, whose `added_at` stays unchanged.
+        """Store a new person, or a new role and name of a known person; `added_at` never changes.
 
         Raises:
             InvalidRecord: The platform or the id is blank.
@@ -44,20 +44,20 @@ class ChatPeople:
         return await self._store.write(change, key=person.platform)
 
     async def shut_out(self, platform: str, user_id: str) -> bool:
-        """Delete a person; return False if there was none."""
+        """Delete a person; return False if the person was not stored."""
         return await self._store.write(lambda tx: tx.chats.drop_person(platform, user_id), key=platform)
 
     async def ask(
         self, request: PairingRequest, rules: PairingRules, *, now: int | None = None
     ) -> PairingRequest:
-        """Store a request that is valid for `rules.code_ms`, and set its `asked_at` and `expires_at`.
+        """Store a request for access that is valid for `rules.code_ms`; set its `asked_at` and `expires_at`.
 
-        The request replaces an expired request of the same person.
+        The new request replaces an expired request of the same person.
 
         Raises:
             InvalidRecord: The platform, the id or the hash is blank.
-            QueueFull: The person asked less than `rules.ask_again_ms` ago, the maximum of open requests is
-                reached, or the platform is locked. Nothing was stored.
+            QueueFull: The person sent a request less than `rules.ask_again_ms` ago, too many requests are
+                open, or the platform is locked. Nothing was stored.
         """
         platform, user_id = request.platform, request.user_id
         refuse_unfit(request.name, platform=platform, user_id=user_id, code_hash=request.code_hash)
@@ -100,14 +100,14 @@ class ChatPeople:
         role: PersonRole = PersonRole.MEMBER,
         now: int | None = None,
     ) -> Person | None:
-        """Grant access to the person whose open request has this hash, and delete the request.
+        """Give access to the person whose open request has this code hash, and delete the request.
 
-        Return None if no open request has the hash. A code without an open request counts as a wrong guess on
-        the platform; when `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A
-        correct code resets the count.
+        Return None if no open request has this hash. A code without an open request counts as a wrong guess
+        on the platform. After `rules.most_wrong` wrong guesses, the platform is locked for `rules.locked_ms`.
+        A correct code resets the count.
 
         Raises:
-            QueueFull: The platform is locked; the guess was not checked.
+            QueueFull: The platform is locked, so the code was not checked.
         """
 
         def change(tx: Transaction) -> Person | None:
@@ -138,7 +138,7 @@ class ChatPeople:
     async def requests(
         self, *, platform: str | None = None, now: int | None = None
     ) -> tuple[PairingRequest, ...]:
-        """Return the open requests, oldest first."""
+        """Return the open requests for access, oldest first."""
 
         def look(tx: Transaction) -> tuple[PairingRequest, ...]:
             return tuple(tx.chats.requests(platform=platform, now=_at(tx, now), limit=MAX_INBOUND))
@@ -146,7 +146,7 @@ class ChatPeople:
         return await self._store.read(look)
 
     async def forget_requests(self, platform: str) -> int:
-        """Remove a platform's requests, wrong guesses and lock; return the number of requests."""
+        """Delete the requests, wrong guesses and lock of a platform; return the number of requests."""
 
         def change(tx: Transaction) -> int:
             _lock(tx, platform)
@@ -157,7 +157,7 @@ class ChatPeople:
 
 
 def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
-    """Return the number of wrong codes on the platform since the last correct one.
+    """Return the number of wrong codes on a platform since the last correct code.
 
     Raises:
         QueueFull: The platform is locked.

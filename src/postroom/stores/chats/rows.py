@@ -1,4 +1,4 @@
-"""Maps rows to records of chats. Errors name unreadable rows; values that no store can keep are refused."""
+"""Converts database rows to records of chats, and reports unreadable rows and invalid values."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def page(limit: int) -> int:
 
 
 def inbound(row: Row) -> InboundMessage:
-    """Return what a row of `inbound_messages` contains.
+    """Convert a row of `inbound_messages` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -49,7 +49,7 @@ def inbound(row: Row) -> InboundMessage:
 
 
 def session(row: Row) -> ChatSession:
-    """Return what a row of `chat_sessions` contains.
+    """Convert a row of `chat_sessions` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -71,7 +71,7 @@ def session(row: Row) -> ChatSession:
 
 
 def thread(row: Row) -> SessionThread:
-    """Return what a row of `chat_conversations` contains."""
+    """Convert a row of `chat_conversations` to a record."""
     thread_id, session_key, title, created_at, active_at = row
     return SessionThread(
         thread_id=thread_id,
@@ -83,7 +83,7 @@ def thread(row: Row) -> SessionThread:
 
 
 def person(row: Row) -> Person:
-    """Return what a row of `chat_people` contains.
+    """Convert a row of `chat_people` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -97,7 +97,7 @@ def person(row: Row) -> Person:
 
 
 def request(row: Row) -> PairingRequest:
-    """Return what a row of `chat_requests` contains."""
+    """Convert a row of `chat_requests` to a record."""
     platform, user_id, code_hash, name, asked_at, expires_at = row
     return PairingRequest(
         platform=platform,
@@ -110,7 +110,7 @@ def request(row: Row) -> PairingRequest:
 
 
 def linked_chat(row: Row) -> LinkedChat:
-    """Return what a row of `linked_chats` contains."""
+    """Convert a row of `linked_chats` to a record."""
     platform, chat_id, person, shares, code_hash, code_until, failures, locked_until = row
     return LinkedChat(
         platform=platform,
@@ -125,7 +125,7 @@ def linked_chat(row: Row) -> LinkedChat:
 
 
 def web_conversation(row: Row) -> WebConversation:
-    """Return what a row of `web_conversations` contains."""
+    """Convert a row of `web_conversations` to a record."""
     person, conversation_id, title, created_at, active_at = row
     return WebConversation(
         person=person,
@@ -137,10 +137,10 @@ def web_conversation(row: Row) -> WebConversation:
 
 
 def web_entry(row: Row) -> WebEntry:
-    """Return what a row of `web_entries` contains.
+    """Convert a row of `web_entries` to a record.
 
     Raises:
-        StoreCorrupt: The body of the row is not a JSON object.
+        StoreCorrupt: The body in the row is not a JSON object.
     """
     person, conversation_id, entry_id, position, body = row
     return WebEntry(
@@ -153,7 +153,7 @@ def web_entry(row: Row) -> WebEntry:
 
 
 def of_session(session: ChatSession) -> dict[str, object]:
-    """Return a session as statement parameters."""
+    """Convert a session to parameters of a statement."""
     return {
         "session_key": session.session_key,
         "thread_id": session.thread_id,
@@ -168,7 +168,7 @@ def of_session(session: ChatSession) -> dict[str, object]:
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
-    """Return a deep copy of fields, with the values that they will have when they are read from the store.
+    """Return a deep copy of fields, with the values that a later read from the store returns.
 
     Raises:
         InvalidRecord: A text contains a lone surrogate, which cannot be stored.
@@ -177,10 +177,10 @@ def plain(fields: dict[str, Json]) -> dict[str, Json]:
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:
-    """Raise if a required text is blank or any text contains a lone surrogate.
+    """Raise an error if a required text is blank, or a text contains a lone surrogate.
 
     Raises:
-        InvalidRecord: A text is blank or contains a lone surrogate.
+        InvalidRecord: A text is blank, or contains a lone surrogate.
     """
     for name, text in needed.items():
         if not text.strip():

@@ -1,4 +1,4 @@
-"""Storage of chat sessions and their present and former threads."""
+"""Storage of chat sessions, with their current and earlier threads."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from postroom.stores.store import SqlStore, Transaction
 class Activity:
     """The time and place of a session's last activity.
 
-    The activity is stored in the same change as the message.
+    The activity is stored in the same transaction as the message.
     """
 
     session_key: str
@@ -26,15 +26,15 @@ class Activity:
 
     @property
     def locks(self) -> tuple[str, ...]:
-        """The locks that must be taken before the change."""
+        """The locks that the change requires."""
         return session_locks(self.session_key, self.thread_id)
 
     def noted(self, session: ChatSession) -> ChatSession:
-        """Return the session with this activity."""
+        """Return a copy of the session with this activity."""
         return replace(session, active_at=self.at, source=self.source)
 
     def change(self, tx: Transaction) -> None:
-        """Store the activity, unless the session has been bound to another thread."""
+        """Store the activity, unless the session has another thread now."""
         self.written, stored = None, tx.chats.session(self.session_key)
         if stored is None or stored.thread_id != self.thread_id:
             return
@@ -54,19 +54,19 @@ class Activity:
 
 
 class ChatSessions:
-    """Sessions of chats in a store."""
+    """The chat sessions in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def load(self, session_key: str) -> ChatSession | None:
-        """Return one session."""
+        """Return the session with this key, or None."""
         return await self._store.read(lambda tx: tx.chats.session(session_key))
 
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a new session and its thread; if a session with this key exists, return it unchanged.
+        """Store a new session and its thread; if its key is already stored, return the stored session.
 
-        If several callers open it at the same time, one of them creates the session, and all of them get it.
+        If several callers open a session at the same time, one of them creates it, and all get it.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.
@@ -87,14 +87,14 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a changed session if its revision is current; return it with the next revision.
+        """Store a changed session if its revision is current; return the session with the next revision.
 
-        `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A new thread is added
-        to the session's threads, and the title is also stored as the title of the current thread.
+        `thread_id`, `source`, `title`, `settings` and `active_at` are stored. A new thread is added to the
+        session's threads, and the title is also stored as the title of the current thread.
 
         Raises:
             UnknownThread: No session has this key.
-            VersionConflict: The session has changed since it was read.
+            VersionConflict: The session has changed since the caller read it.
             DuplicateRecord: Another thread of this session has the title, or the thread belongs to another
                 session.
         """
@@ -120,10 +120,9 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Change the key of a session, its threads and its open messages after the chat's id has changed.
+        """Change the key of a session, its threads and its open messages, after the chat's id has changed.
 
-        Return False and change nothing if no session has the old key, or if a session already has the new
-        key.
+        Return False without a change if no session has the old key, or a session already has the new key.
 
         Raises:
             InvalidRecord: The new key is blank.
@@ -147,36 +146,36 @@ class ChatSessions:
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:
-        """Return a session's threads, most recently active first; `title` selects those with that title."""
+        """Return a session's threads, last active first; `title` selects the threads with this title."""
         return tuple(
             await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
 
     async def thread(self, thread_id: str) -> SessionThread | None:
-        """Return this thread of a session, even if the session currently uses another thread."""
+        """Return the thread of a session with this id, even if the session uses another thread now."""
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
-        """Return sessions in order of key."""
+        """Return sessions, ordered by key."""
         return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
 
 
 def _check_session(session: ChatSession) -> ChatSession:
-    """Check that a session can be stored, and return a copy of it.
+    """Return a copy of a session after checking that it can be stored.
 
-    Later changes to the caller's fields do not affect the copy.
+    If the caller changes its fields later, the copy stays unchanged.
     """
     refuse_unfit(session.title, session_key=session.session_key, thread_id=session.thread_id)
     return replace(session, source=plain(session.source), settings=plain(session.settings))
 
 
 def _lock(tx: Transaction, session: ChatSession) -> None:
-    """Lock the session and its thread."""
+    """Lock a session and its thread."""
     tx.lock(*session_locks(session.session_key, session.thread_id))
 
 
 def _store_session(tx: Transaction, session: ChatSession) -> ChatSession:
-    """Store a session, and its current thread with its title."""
+    """Store a session, and the title of its current thread."""
     bound = tx.chats.thread(session.thread_id)
     if bound is not None and bound.session_key != session.session_key:
         raise DuplicateRecord(f"thread {bound.thread_id!r} belongs to another session", value=bound.thread_id)

@@ -1,4 +1,4 @@
-"""The stores of the chat gateway, behind its ports."""
+"""The stores of the chat gateway, which implement the gateway's ports."""
 
 from collections.abc import Collection
 from typing import Final
@@ -19,38 +19,38 @@ _MESSAGES_OF_RUN: Final = 100
 
 
 class ChatStores:
-    """The gateway's stores, in the database of mail and runs."""
+    """The stores of the gateway in the database of mail and runs."""
 
     def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
         self._store = store
         self.is_shared = is_shared
-        """Whether other processes may write to the database, too."""
+        """Whether other processes may also write to the database."""
         self.intake_log = IntakeLog(store)
         """The inbound messages of all chats."""
         self.sessions = ChatSessions(store)
-        """Sessions of chats."""
+        """The sessions of all chats."""
         self.people = ChatPeople(store)
-        """People with access."""
+        """The people who have access."""
         self.links = ChatLinks(store)
-        """Links between a person's direct chats."""
+        """The links between the direct chats of a person."""
         self.files = FileStore(store)
-        """Files that were received with messages or sent by runs."""
+        """The files that were received with messages or sent by runs."""
         self.web_chats = WebChats(store)
         """The conversations of the chat page."""
 
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return, in one read, these messages in order of id, except unreadable ones, and a run's files."""
+        """Return the readable messages with these ids, ordered by id, and a run's files, in one read."""
         requested_ids = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(requested_ids, thread_id, run_id))
 
     async def reasoning(self, thread_id: str, run_id: str) -> str:
-        """Return the model's reasoning in the newest 100 messages of a run; empty if there is none."""
+        """Return the model's reasoning in the newest 100 messages of a run; empty if it has none."""
         return await self._store.read(lambda tx: _reasoning(tx, thread_id, run_id))
 
     async def run_that_read(self, message: InboundMessage) -> tuple[RunRecord | None, str]:
-        """Return the run that has read an inbound message, and the model's reasoning in that run.
+        """Return the run that read an inbound message, and the model's reasoning in this run.
 
         The run is None if no run has read the message.
         """
@@ -65,7 +65,7 @@ class ChatStores:
         return await self._store.read(look)
 
     async def note_sent(self, outbox_id: str, steps: int) -> None:
-        """Store the number of a reply's delivered steps, so that they are not repeated after a crash."""
+        """Store how many steps of a reply were delivered, so that they are not repeated after a crash."""
         await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))
 
 

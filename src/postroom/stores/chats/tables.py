@@ -1,4 +1,4 @@
-"""Stores inbound messages, sessions and people with the named statements of a transaction."""
+"""Reads and writes inbound messages, sessions and people by named statements within a transaction."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -32,20 +32,20 @@ _NEWEST: Final = 2**63 - 1
 
 
 class ChatTables:
-    """The tables of chats within one transaction."""
+    """The chat tables within one transaction."""
 
     def __init__(self, tx: "Transaction") -> None:
         self._tx = tx.sql
 
     def inbound(self, key: InboundKey) -> InboundMessage | None:
-        """Return the inbound message with this key."""
+        """Return the inbound message with this key, or None."""
         row = self._tx.one("chats.inbound", structs.asdict(key))
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return the inbound messages among these that exist, ordered by id.
+        """Return the inbound messages with these ids, ordered by id; unknown ids are ignored.
 
-        If `readable` is True, unreadable messages are omitted.
+        With `readable`, unreadable messages are omitted.
         """
         statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
         return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
@@ -53,7 +53,7 @@ class ChatTables:
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Read the readable inbound messages with these ids, and a run's files, at once."""
+        """Return the readable inbound messages with these ids, and the files of a run, in one read."""
         message_ids = [] if run_id is None else [run_id]
         answer, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
@@ -64,7 +64,7 @@ class ChatTables:
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:
-        """Return open messages in order of id; `status` and `session_key` restrict the result."""
+        """Return open messages ordered by id; `status` and `session_key` restrict the result."""
         values = {
             "status": status and status.value,
             "session_key": session_key,
@@ -86,11 +86,11 @@ class ChatTables:
     def insert_inbound(
         self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a message as waiting or, with a thread, as handed over.
+        """Store a message as waiting or, if a thread is given, as handed over.
 
-        Return None if a message with its key exists.
+        Return None if a message with this key is already stored.
 
-        The body of the message is plain data.
+        The body of the message must be plain data.
         """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
@@ -110,7 +110,7 @@ class ChatTables:
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Change the status of these messages; a message that may not change in this way stays unchanged."""
+        """Change the status of messages; a message for which the change is not allowed stays unchanged."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -133,22 +133,22 @@ class ChatTables:
         self._tx.run("chats.edit", values)
 
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
-        """Remove messages that are no longer open, least recently changed first; return their number."""
+        """Delete messages that are not open, oldest change first; return their number."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
 
     def session(self, session_key: str) -> ChatSession | None:
-        """Return one session."""
+        """Return the session with this key, or None."""
         row = self._tx.one("chats.session", {"session_key": session_key})
         return rows.session(row) if row else None
 
     def sessions(self, *, after: str, limit: int) -> list[ChatSession]:
-        """Return sessions in order of key."""
+        """Return sessions, ordered by key."""
         return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
 
     def put_session(self, session: ChatSession) -> None:
-        """Store a session, or replace the session that has its key."""
+        """Store a session; it replaces a session with the same key."""
         self._tx.run("chats.put_session", rows.of_session(session))
 
     def rename_session(self, session_key: str, session: ChatSession) -> None:
@@ -160,54 +160,54 @@ class ChatTables:
         self._tx.run("chats.rename_inbound", keys)
 
     def thread(self, thread_id: str) -> SessionThread | None:
-        """Return this thread of a session."""
+        """Return the thread of a session with this id, or None."""
         row = self._tx.one("chats.thread", {"thread_id": thread_id})
         return rows.thread(row) if row else None
 
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
-        """Return a session's threads, most recently active first; `title` selects those with that title."""
+        """Return a session's threads, last active first; `title` selects the threads with this title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     def put_thread(self, thread: SessionThread) -> None:
-        """Store a new thread of a session, or the new title and activity of a known thread."""
+        """Store a new thread of a session, or a new title and activity of a known thread."""
         values = {**asdict(thread), "title": kept(thread.title)}
         self._tx.run("chats.put_thread", values)
 
     def person(self, platform: str, user_id: str) -> Person | None:
-        """Return a person with access."""
+        """Return a person who has access, or None."""
         row = self._tx.one("chats.person", {"platform": platform, "user_id": user_id})
         return rows.person(row) if row else None
 
     def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
-        """Return people with access, ordered by platform and id."""
+        """Return the people who have access, ordered by platform and id."""
         statement = "chats.people" if platform is None else "chats.people_of_platform"
         values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
         return [rows.person(row) for row in self._tx.all(statement, values)]
 
     def put_person(self, person: Person) -> Person:
-        """Store a new person, or the new role and name of a known person; return the stored record."""
+        """Store a new person, or a new role and name of a known person; return the stored record."""
         values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
 
     def drop_person(self, platform: str, user_id: str) -> bool:
-        """Remove a person; return False if there was none."""
+        """Delete a person; return False if the person was not stored."""
         return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
 
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
-        """Return the requests that are open at a given time, oldest first."""
+        """Return the requests that are open at this time, oldest first."""
         result = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
         return [rows.request(row) for row in result]
 
     def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
-        """Return a person's request, open or expired."""
+        """Return the request of a person, whether it is open or expired."""
         row = self._tx.one("chats.request_of", {"platform": platform, "user_id": user_id})
         return rows.request(row) if row else None
 
     def request_with_code(self, platform: str, code_hash: str, now: int) -> PairingRequest | None:
-        """Return the oldest open request whose code has this hash."""
+        """Return the oldest open request with this code hash."""
         values = {"platform": platform, "code_hash": code_hash, "now": now}
         row = self._tx.one("chats.request_with_code", values)
         return rows.request(row) if row else None
@@ -217,40 +217,40 @@ class ChatTables:
         self._tx.run("chats.put_request", {**asdict(request), "name": kept(request.name)})
 
     def drop_request(self, platform: str, user_id: str) -> None:
-        """Remove a person's request."""
+        """Delete the request of a person."""
         self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
 
     def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
-        """Remove expired requests of people who may now send a new request."""
+        """Delete expired requests of people who may send a new request now."""
         values = {"platform": platform, "now": now, "asked_until": asked_until}
         self._tx.run("chats.drop_ended_requests", values)
 
     def drop_requests(self, platform: str) -> int:
-        """Remove all requests of a platform; return how many."""
+        """Delete all requests on a platform; return their number."""
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return the number of wrong codes on a platform since a correct one, and the end of its lock."""
+        """Return the wrong codes on a platform since the last correct one, and when its lock ends."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
-        """Store the number of wrong codes and the end of the lock."""
+        """Store the number of wrong codes on a platform, and when its lock ends."""
         values = {"platform": platform, "failures": failures, "locked_until": locked_until}
         self._tx.run("chats.put_pairing_failures", values)
 
     def linked_chat(self, address: ChatAddress) -> LinkedChat | None:
-        """Return the record of a direct chat."""
+        """Return the record of a direct chat, or None."""
         row = self._tx.one("chats.linked_chat", asdict(address))
         return rows.linked_chat(row) if row else None
 
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
-        """Return the chat in which a code was issued that is valid at this time."""
+        """Return the chat in which this code was issued, if the code is valid at `now`."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 
     def linked_chats_of(self, person: str) -> list[LinkedChat]:
-        """Return a person's chats, ordered by platform and id."""
+        """Return the chats of a person, ordered by platform and id."""
         result = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
         return [rows.linked_chat(row) for row in result]
 
@@ -259,23 +259,23 @@ class ChatTables:
         self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
 
     def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
-        """Return a person's conversations on the chat page, most recently active first."""
+        """Return a person's conversations on the chat page, last active first."""
         values = {"person": person, "before": _NEWEST if before is None else before, "limit": limit}
         return [rows.web_conversation(row) for row in self._tx.all("chats.web_conversations", values)]
 
     def web_conversation(self, person: str, conversation_id: str) -> WebConversation | None:
-        """Return one conversation of the chat page."""
+        """Return a conversation of the chat page, or None."""
         values = {"person": person, "conversation_id": conversation_id}
         row = self._tx.one("chats.web_conversation", values)
         return rows.web_conversation(row) if row else None
 
     def put_web_conversation(self, conversation: WebConversation) -> None:
-        """Store a new conversation of the chat page, or the new title and position of a known one."""
+        """Store a new conversation of the chat page, or a new title and position of a known one."""
         values = {**structs.asdict(conversation), "title": kept(conversation.title)}
         self._tx.run("chats.put_web_conversation", values)
 
     def drop_web_conversation(self, person: str, conversation_id: str) -> bool:
-        """Delete a conversation of the chat page with its entries; return False if there is none."""
+        """Delete a conversation of the chat page with its entries; return False if there was none."""
         values = {"person": person, "conversation_id": conversation_id}
         self._tx.run("chats.drop_web_entries", values)
         return self._tx.changed("chats.drop_web_conversation", values) > 0
@@ -293,12 +293,12 @@ class ChatTables:
         return [rows.web_entry(row) for row in self._tx.all("chats.web_entries", values)]
 
     def web_entry(self, person: str, entry_id: str) -> WebEntry | None:
-        """Return one entry of the chat page."""
+        """Return an entry of the chat page, or None."""
         row = self._tx.one("chats.web_entry", {"person": person, "entry_id": entry_id})
         return rows.web_entry(row) if row else None
 
     def put_web_entry(self, entry: WebEntry) -> None:
-        """Store an entry of the chat page, or a new body of a known entry."""
+        """Store a new entry of the chat page, or a new body of a known entry."""
         self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
@@ -307,38 +307,38 @@ class ChatTables:
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
     def put_file(self, file: ChatFile) -> None:
-        """Store the record of a message's file; this replaces an earlier record of the file."""
+        """Store the record of a message's file; it replaces an earlier record of the file."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
     def count_pieces(self, sha256: str) -> int:
-        """Count the stored pieces of the bytes under a hash."""
+        """Return the number of stored pieces of the bytes under a hash."""
         return int(self._tx.all("chats.count_pieces", {"sha256": sha256})[0][0])
 
     def piece(self, sha256: str, position: int) -> bytes | None:
-        """Return one piece of the bytes under a hash, numbered from 0; a mail attachment has only one."""
+        """Return a piece of the bytes under a hash, counted from 0; a mail attachment has only one."""
         row = self._tx.one("chats.piece", {"sha256": sha256, "position": position})
         return bytes(row[0]) if row else None
 
     def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
-        """Store a piece under its own hash, unless it exists already; the caller must hold `BYTES_LOCK`."""
+        """Store a piece under its own hash, unless it is already stored; the caller holds `BYTES_LOCK`."""
         values = {"sha256": sha256, "position": position, "piece": piece, "now": now}
         self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
         self._tx.run("chats.put_piece", values)
 
     def keep_pieces(self, sha256: str, *, now: int) -> int:
-        """Mark the bytes with this hash as needed now; return how many pieces they have."""
+        """Mark the bytes under a hash as needed now; return the number of their pieces."""
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
     def drop_files(self, thread_ids: Collection[str]) -> None:
-        """Delete the records of all files of threads; `drop_unused_bytes` removes the bytes later."""
+        """Delete the file records of threads; `drop_unused_bytes` deletes the bytes later."""
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
-        """Remove bytes without a file record stored before a time; the caller must hold `BYTES_LOCK`.
+        """Delete bytes without a file record that were stored before a time; the caller holds `BYTES_LOCK`.
 
-        Return the number of files, at most `limit`. Bytes are stored before the record of their file, and the
-        bytes of an upload have no record until its message is processed. Therefore choose a `before` that is
-        older than any message that still waits. Bytes that a mail attachment or another file shares are kept.
+        Return the number of deleted files, at most `limit`. Bytes are stored before the record of their file,
+        and uploaded bytes have no record until their message is processed. Therefore `before` must be earlier
+        than any message that still waits. Bytes that a mail attachment or another file shares are kept.
         """
         unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
         hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})
@@ -349,5 +349,5 @@ class ChatTables:
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:
-    """Return the ids among these that an inbound message can have."""
+    """Return the given ids that an inbound message can have."""
     return [number for number in inbound_ids if 0 < number <= _NEWEST]

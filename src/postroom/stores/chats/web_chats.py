@@ -1,4 +1,4 @@
-"""Stores the conversations of the chat page and their entries."""
+"""Storage of the conversations on the chat page, and of their entries."""
 
 from collections.abc import Sequence
 
@@ -15,19 +15,19 @@ class WebChats:
         self._store = store
 
     async def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Store the hash of a session that a person has ended by signing out, until it would have expired."""
+        """Store the hash of a session from which a person signed out, until the session would expire."""
         await self._store.write(lambda tx: tx.mail.end_session(hashed, ends_at=ends_at))
 
     async def is_session_ended(self, hashed: str) -> bool:
-        """Return whether a person signed out from the session with this hash."""
+        """Return whether a person has signed out of the session with this hash."""
         return await self._store.read(lambda tx: tx.mail.is_session_ended(hashed))
 
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebConversation, ...]:
-        """Return a person's conversations, most recently active first.
+        """Return a person's conversations, last active first.
 
-        With `before`, return only those that were last active before it.
+        With `before`, only conversations that were last active before this time are returned.
         """
         return tuple(
             await self._store.read(
@@ -36,11 +36,11 @@ class WebChats:
         )
 
     async def conversation(self, person: str, conversation_id: str) -> WebConversation | None:
-        """Return one conversation; None if there is no such conversation."""
+        """Return a conversation, or None if it does not exist."""
         return await self._store.read(lambda tx: tx.chats.web_conversation(person, conversation_id))
 
     async def open(self, person: str, conversation_id: str, *, title: str) -> None:
-        """Create an empty conversation; an existing conversation keeps its title.
+        """Create an empty conversation; if it already exists, it keeps its title.
 
         Raises:
             InvalidRecord: A part is blank or contains a lone surrogate.
@@ -63,9 +63,9 @@ class WebChats:
         await self._store.write(change, key=person)
 
     async def put(self, entries: Sequence[WebEntry]) -> bool:
-        """Store entries of a conversation. A known entry gets the new body and keeps its position.
+        """Store entries of a conversation; a known entry gets the new body and keeps its position.
 
-        Return False and store nothing if the conversation was deleted.
+        Return False without a change if the conversation was deleted.
 
         Raises:
             InvalidRecord: An id is blank, or a text contains a lone surrogate.
@@ -89,7 +89,7 @@ class WebChats:
         return await self._store.write(change, key=newest.person)
 
     async def rename(self, person: str, conversation_id: str, title: str) -> bool:
-        """Change a conversation's title; return False if there is no such conversation.
+        """Change the title of a conversation; return False if it does not exist.
 
         Raises:
             InvalidRecord: The title is blank or contains a lone surrogate.
@@ -106,7 +106,7 @@ class WebChats:
         return await self._store.write(change, key=person)
 
     async def delete(self, person: str, conversation_id: str) -> bool:
-        """Delete a conversation with its entries; return False if there is no such conversation."""
+        """Delete a conversation with its entries; return False if it does not exist."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(_lock(person))
@@ -117,7 +117,7 @@ class WebChats:
     async def entries(
         self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebEntry, ...]:
-        """Return a conversation's entries, newest first; with `before`, only those before that position."""
+        """Return a conversation's entries, newest first; `before` selects those before this position."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_entries(person, conversation_id, before=before, limit=page(limit))
@@ -125,10 +125,10 @@ class WebChats:
         )
 
     async def entry(self, person: str, entry_id: str) -> WebEntry | None:
-        """Return one entry of a person, from any conversation; None if there is no such entry."""
+        """Return an entry of a person, in any conversation, or None if it does not exist."""
         return await self._store.read(lambda tx: tx.chats.web_entry(person, entry_id))
 
 
 def _lock(person: str) -> str:
-    """Return the name of the lock on a person's conversations."""
+    """Return the name of the lock for a person's conversations."""
     return f"web_chats:{person}"

@@ -1,1 +1,1 @@
-"""Stores mail with the named statements of a transaction, on either engine."""
+"""Stores mail by named statements within a transaction, on every engine."""

@@ -1,11 +1,11 @@
-"""Mail within one open transaction: reads and changes, which execute named SQL statements.
+"""Reads and writes mail by named SQL statements within one transaction.
 
-A change is one function that gets a `MailWrites` object and is executed as one transaction: when `write`
+A change is a function that gets a `MailWrites` object and is executed as one transaction: when `write`
 returns, all of its writes are durable; if it fails, none is stored. The function must be synchronous and
-quick, and must do no I/O. The function may run again after a failure, so it must not modify anything outside
-the transaction.
+quick, and must do no I/O. The function may be called again after a failure, so it must not change anything
+outside the transaction.
 
-This module makes no decisions about mail. `EventRecorder` writes the changes into the logs of projects.
+This module makes no decisions about mail. `EventRecorder` writes the changes to the logs of projects.
 """
 
 from collections import defaultdict
@@ -107,9 +107,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the log entries of one change; each entry gets the next number in its log.
+    """Writes the log entries of one change, and numbers them in each log.
 
-    Each change has its own object.
+    Each change has its own recorder.
     """
 
     _tx: SqlTransaction
@@ -117,24 +117,24 @@ class EventRecorder:
     _lock: Callable[..., None]
     _locked: set[int] = field(default_factory=set)
     _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
-    """The messages that this change stored, each with the projects whose logs contain it."""
+    """The messages that this change stored, each with the projects in whose logs it is recorded."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    """The project of each message and agent that this change has read or written, keyed by id."""
+    """The projects of the messages and agents that this change has read or written, keyed by id."""
     _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
-    """The kind of each delivery that this change has read or written, keyed by message and agent."""
+    """The kinds of the deliveries that this change has read or written, keyed by message and agent."""
 
     def know_agent(self, agent: Agent) -> None:
-        """Remember the project of an agent until the change ends."""
+        """Remember the project of an agent for the rest of the change."""
         self._homes["agent", agent.id] = agent.project_id
 
     def know_delivery(self, message_id: int, project_id: int, agent_id: int, kind: RecipientKind) -> None:
-        """Remember a message's project and the kind of its delivery until the change ends."""
+        """Remember the project of a message and the kind of its delivery for the rest of the change."""
         self._homes["message", message_id] = project_id
         self._kinds[message_id, agent_id] = kind
 
     def kind_of(self, message_id: int, agent_id: int) -> RecipientKind | None:
-        """Return the kind of a delivery; None if the agent did not receive the message."""
+        """Return the kind of a delivery, or None if the agent did not receive the message."""
         if (message_id, agent_id) not in self._kinds:
             row = self._tx.one("mail.recipient_kind", {"message_id": message_id, "agent_id": agent_id})
             if row is None:
@@ -149,30 +149,30 @@ class EventRecorder:
             self._lock(*map("project:{}".format, sorted(missing)))
 
     def project_made(self, project_id: int, now: int) -> None:
-        """Record the creation of a project."""
+        """Record that a project was created."""
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Record that another project was merged into this one; the entry contains its former slug."""
+        """Record that another project was merged into this one; the entry contains the other's slug."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
-        """Record the registration of an agent."""
+        """Record that an agent was registered."""
         happening = Happening(kind="agent.registered", at=agent.created_at, agent_id=agent.id)
         self._record([agent.project_id], happening)
 
     def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
-        """Record that an agent was retired or became active again, unless nothing has changed."""
+        """Record that an agent was retired or became active again, if its state has changed."""
         if before is not None and (before.retired_at is None) != (retired_at is None):
             self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
 
     def policy_set(self, before: Agent | None, policy: ContactPolicy, now: int) -> None:
-        """Record a new contact policy of an agent, unless the policy is unchanged."""
+        """Record an agent's new contact policy, if it has changed."""
         if before is not None and before.contact_policy != policy:
             self.of_agent("agent.policy_set", before.id, now)
 
     def of_agent(self, kind: EventKind, agent_id: int, now: int) -> None:
-        """Record an event about an agent in the log of its project."""
+        """Record an event about an agent in the log of the agent's project."""
         self._record_in_projects(Happening(kind=kind, at=now, agent_id=agent_id))
 
     def sent(self, message: Message) -> None:
@@ -191,7 +191,7 @@ class EventRecorder:
     def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
         """Record a message that this change stored in the log of a recipient's project.
 
-        Call this for blind-copy recipients last.
+        Recipients of blind copies must come last.
         """
         self.know_agent(reader)
         self._kinds[message_id, reader.id] = kind
@@ -201,7 +201,7 @@ class EventRecorder:
             self._record([reader.project_id], _hidden(happening, is_hidden=kind == "bcc"))
 
     def recalled(self, message: Message, now: int) -> None:
-        """Record the recall of a message in the logs that contain it."""
+        """Record that a message was recalled, in all logs that contain the message."""
         happening = Happening(
             kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
         )
@@ -215,8 +215,8 @@ class EventRecorder:
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that were also delivered to other projects, each with the project; blind copies
-        are ignored.
+        Return pairs of a message and another project to which it was also delivered; blind copies are
+        ignored.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -225,7 +225,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Record a deletion of messages as one entry in each log that contains any of them."""
+        """Record that messages were deleted, by one entry in each log that contains some of them."""
         by_project = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in by_project[project_id]:
@@ -245,7 +245,7 @@ class EventRecorder:
         by: str = "",
         run_id: str | None = None,
     ) -> None:
-        """Record one step of a delivery, in the logs of the message's project and the recipient's."""
+        """Record a step of a delivery in the logs of the message's and the recipient's project."""
         happening = Happening(
             kind=kind,
             at=now,
@@ -262,11 +262,11 @@ class EventRecorder:
         self._of_reservation(kind, reservation, now, detail)
 
     def expired(self, reservation: Reservation, now: int) -> None:
-        """Record that a reservation has expired; called when a change finds an expired reservation."""
+        """Record that a reservation has expired, when a change finds it expired."""
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
-        """Record that the holder released its reservation, or that another agent released it."""
+        """Record that a reservation was released, by its holder or by another agent."""
         taken = by.casefold() != reservation.holder.casefold()
         detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
@@ -275,9 +275,9 @@ class EventRecorder:
     def of_task(
         self, kind: EventKind, task: Task, agent_id: int | None, now: int, fields: Sequence[str] = ()
     ) -> None:
-        """Record an event about a task with the task's epoch; without an agent, the event has no author.
+        """Record an event about a task with the task's epoch; without an agent, it has no author.
 
-        `fields` are the attributes that changed.
+        `fields` are the attributes that have changed.
         """
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         if fields:
@@ -290,7 +290,7 @@ class EventRecorder:
         self._record([project_id], happening)
 
     def of_branch(self, kind: EventKind, project_id: int, detail: Detail, now: int) -> None:
-        """Record an event about a branch of the project's repository; it has no agent."""
+        """Record an event about a branch of the project's repository, without an agent."""
         self._record([project_id], Happening(kind=kind, at=now, detail=detail))
 
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
@@ -299,9 +299,9 @@ class EventRecorder:
         self._record([note.project_id], happening)
 
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
-        """Record a change of a contact, with the agent that caused it.
+        """Record that a contact changed, with the agent that caused the change.
 
-        A request is caused by the requesting agent, and a decision by the other agent.
+        The requesting agent causes a request, and the other agent causes the decision.
         """
         if before is not None and before.status == link.status:
             return
@@ -328,13 +328,13 @@ class EventRecorder:
         self._record([reservation.project_id], happening)
 
     def _record_in_projects(self, happening: Happening, *, other_id: int | None = None) -> None:
-        """Write an entry once to each log of the projects of the message, the agent and the other agent."""
+        """Write an entry once to the log of each project of the message, the agent and the other agent."""
         self._record(self.find_projects(happening.message_id, happening.agent_id, other_id), happening)
 
     def find_projects(
         self, message_id: int | None, agent_id: int | None, other_id: int | None = None
     ) -> list[int]:
-        """Return the projects of a message and of agents, whose logs record what concerns them."""
+        """Return the projects of a message and of agents, in whose logs their events are recorded."""
         key = message_id, agent_id, other_id
         if key not in self._concerned:
             named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
@@ -354,7 +354,7 @@ class EventRecorder:
             "run_id": happening.run_id,
             "detail": dict(happening.detail),
         }
-        for project_id in project_ids:  # `mail.event_log` decides who sees it
+        for project_id in project_ids:  # `mail.event_log` decides who sees the entry
             self._log.note(f"project:{project_id}", happening.kind, values, origin="mail", at=happening.at)
 
 
@@ -363,9 +363,10 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
 
 
 _LATEST = 20
-"""How many of a thread's newest runs are searched for the one that a message has started."""
+"""The number of a thread's newest runs that are searched for the run that a message started."""
 MAX_ERROR_LENGTH = 2_000
-"""Maximum number of characters stored of an attempt's error; its run and dispatch have the full text."""
+"""Maximum number of characters of an error that an attempt stores; its run and dispatch store the whole text.
+"""
 _END_EVENTS: Mapping[Outcome, EventKind] = {
     "done": "run.ended",
     "waiting": "run.waiting",
@@ -377,39 +378,36 @@ _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
 class WakingReads:
-    """Reads runners, active runs, their questions, and the runs of messages."""
+    """Reads runners, active runs and their questions, and which runs received messages."""
 
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the runner of an agent.
-
-        Return None if the agent has no runner, so that postroom does not start it.
-        """
+        """Return the stored runner of an agent, or None if postroom does not run the agent."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
-        """Return runners in order of agent id, starting after the id `after`."""
+        """Return runners ordered by agent id, starting after the id `after`."""
         found_rows = self._tx.all("mail.runners", {"after": after, "limit": limit})
         return [record(KeptRunner, row) for row in found_rows]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return the agents among these with a runner or a chat address, and the time it was set."""
+        """Return the given agents that have a runner or a chat address, and the time when it was set."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return the agents among these whose active run has a message of this thread."""
+        """Return the given agents whose active run has a message of this thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the waiting runs of these threads, keyed by thread, except runs that are active again."""
+        """Return the waiting runs of these threads, keyed by thread, without active ones."""
         runs = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return the state of each message in runs, keyed by recipient; every given message has an entry."""
+        """Return the state of each message in runs, keyed by message and recipient."""
         runs: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             run = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -417,9 +415,9 @@ class WakingReads:
         return runs
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Return pairs of a message and a recipient that was not woken yet, in order, after `after`.
+        """Return messages that did not start a run yet, each with its recipient, after the pair `after`.
 
-        The recipients are active and have a runner or a chat. The messages were not read, recalled or
+        The recipients are active, and have a runner or a chat. The messages were not read, recalled or
         announced, and no run has received them.
         """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
@@ -431,7 +429,7 @@ class WakingReads:
         return row[0] if row else 0
 
     def questions(self, run_id: str) -> list[AskedQuestion]:
-        """Return the questions that an active run asked through `ask`, in order."""
+        """Return the questions that an active run asked by `ask`, in order."""
         return [
             AskedQuestion(
                 id=row[0],
@@ -444,9 +442,9 @@ class WakingReads:
         ]
 
     def has_asked(self, run_id: str, question_id: str) -> bool:
-        """Return whether a run's question is still valid: asked in the current attempt, open, or answered.
+        """Return whether a run's question is valid: asked in the current attempt, open, or answered.
 
-        If an attempt is cut off or fails, its questions become invalid.
+        If an attempt fails or is cut off, its questions become invalid.
         """
         if any(question.id == question_id for question in self.questions(run_id)):
             return True
@@ -459,14 +457,14 @@ class WakingReads:
         return question_id in stands
 
     def run_of(self, run_id: str) -> RunRecord | None:
-        """Return a stored run; None if it does not exist."""
+        """Return the stored run with this id, or None if it does not exist."""
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
     def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
-        """Return the run that a message has started on one of these threads; None if it is unknown.
+        """Return the run that a message started on one of these threads, or None if it is unknown.
 
-        Only the newest 20 runs of each thread are known.
+        Only the newest 20 runs of each thread are searched.
         """
         for name in thread_ids:
             for row in self._tx.all("threads.latest_runs", {"thread_id": name, "limit": _LATEST}):
@@ -484,97 +482,97 @@ class WakingReads:
         return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return the times until which questions of these runs are snoozed, keyed by run id and call id."""
+        """Return the times at which snoozes of these runs' questions end, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
-        """Return the snoozed questions as run id, call id and due time, earliest due time first.
+        """Return the snoozed questions, earliest end first: run id, call id, and end of the snooze.
 
-        The runs of these questions may have ended.
+        The runs of the questions may have ended.
         """
         return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports; None if the message does not report a run."""
+        """Return the run whose result a message reports, or None if it reports no run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return the messages among these that report the end of a run."""
+        """Return the given messages that report the end of a run."""
         parameters = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
     def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
-        """Return the id and the time of the first message that reports a run at or after this time."""
+        """Return the id and the time of the first message since `at` that reports a run."""
         row = self._tx.one("mail.report_of", {"run_id": run_id, "at": at})
         return (row[0], row[1]) if row else None
 
     def tells_last(self, message_id: int) -> bool:
-        """Return whether a message is the last message that reports the end of its run."""
+        """Return whether a message is the last one that reports the end of its run."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
 
     def chat_address(self, agent_id: int) -> ChatAddress | None:
-        """Return the chat address of a person."""
+        """Return the chat address of a person, or None."""
         row = self._tx.one("mail.chat_address", {"agent_id": agent_id})
         return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
 
     def reached_at(self, address: ChatAddress) -> list[int]:
-        """Return the ids of the people who have this chat address."""
+        """Return the ids of the people with this chat address."""
         values = {"platform": address.platform, "chat_id": address.chat_id}
         return [row[0] for row in self._tx.all("mail.reached_at", values)]
 
 
 class WakingWrites(WakingReads):
-    """Writes runners, active runs, their questions, and the runs of messages."""
+    """Writes runners, active runs and their questions, and which runs received messages."""
 
     _events: EventRecorder
     _tell: Callable[..., None]
 
     def wake_later(self) -> None:
-        """After the commit, notify the waker that a message may have to wake a recipient."""
+        """After the commit, notify the waker that a message may have to start a run."""
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where runs of a thread may execute, or '' for any place."""
+        """Set the place where the runs of a thread must execute, or '' for any place."""
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
-        """Set the number of runs that an agent may execute at once, each on a different mail thread."""
+        """Set how many runs of an agent may execute at once, each on a different mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
     def put_runner(
         self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int, claims_tasks: bool = False
     ) -> None:
-        """Set or replace an agent's runner; with `claims_tasks`, the server claims tasks for the agent."""
+        """Set an agent's runner; with `claims_tasks`, the server claims tasks for the agent."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
         self._events.of_agent("agent.runner_set", agent_id, now)
         self._tell(WAKES, TASKS)
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
-        """Remove the runner of an agent; return False if it had none."""
+        """Remove the runner of an agent; return False if the agent had none."""
         existed = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
         if existed:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return existed
 
     def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
-        """Set the only chat address of a person."""
+        """Set the chat address of a person, who has at most one."""
         values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
         self._tx.run("mail.put_chat_address", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
         self.wake_later()
 
     def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
-        """Remove the chat address of a person; return False if there was none."""
+        """Remove the chat address of a person; return False if the person had none."""
         existed = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
         if existed:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return existed
 
     def put_message_run(self, message_run: MessageRun) -> None:
-        """Store or replace the state of a message in a run.
+        """Store the state of a message in a run; it replaces the earlier state.
 
         Raises:
             StoreError: The agent is not a recipient of the message.
@@ -597,19 +595,19 @@ class WakingWrites(WakingReads):
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
     def refuse_stale(self, claim: Claim | None) -> None:
-        """Refuse the writes of an execution that lost its claim, as `sql_transaction.refuse_stale` does."""
+        """Reject the writes of an execution that lost its claim, like `sql_transaction.refuse_stale`."""
         refuse_stale(self._tx, claim)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        """Record that a run of an agent is active. If the run starts again, its questions are removed.
+        """Record that a run of an agent is active; if the run restarts, its questions are deleted.
 
-        If the run is already recorded as active, the loss of its server or lease interrupted the earlier
-        attempt. `answered` has the questions whose answers the run continues with.
+        If the run is already recorded as active, its earlier attempt was interrupted because a server stopped
+        or a lease was lost. `answered` contains the questions whose answers the run now gets.
         """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
         if not self._tx.changed(
             "mail.begin_run", values
-        ):  # the run's lease or server was lost while it was active
+        ):  # the run's lease or server was lost during its execution
             former = self._tx.one("mail.end_run", {"run_id": run_id})
             self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
             self._end_attempt(run_id, "cut_off", now)
@@ -623,7 +621,7 @@ class WakingWrites(WakingReads):
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
         """Store a question of an active run; a repeated call has no effect.
 
-        Return False if the agent does not have this active run.
+        Return False if the agent has no such active run.
         """
         values = {
             "run_id": run_id,
@@ -640,12 +638,12 @@ class WakingWrites(WakingReads):
         return self._tx.one("mail.is_active", values) is not None
 
     def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
-        """Remove a question that an active run has replaced by another one before anybody saw it."""
+        """Delete a question that an active run replaced before anybody saw it."""
         if self._tx.changed("mail.unask", {"run_id": run_id, "question_id": question_id}):
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
 
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
-        """Snooze an open question until a time; with a time in the past, the question is due again."""
+        """Snooze an open question until a time; a time in the past ends the snooze."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
         self._tx.run("mail.drop_snoozed", {"now": now})
         self._tx.run("mail.unsnooze", values)
@@ -662,13 +660,13 @@ class WakingWrites(WakingReads):
         asked_at: Mapping[str, int] | None = None,
         usage: Usage | None = None,
     ) -> bool:
-        """Record that a run is no longer active. The call has no effect if the run is not active.
+        """Record that a run is no longer active; if it was not active, do nothing.
 
-        Return whether a task that was claimed in the run is still held.
+        Return whether a task that was claimed in the run is still claimed.
 
-        `error` is stored with the attempt. If the run now waits, `asked_at` has its questions, each with the
-        time at which it was asked. Questions that the run asked since its start without `ask` are recorded,
-        too. `usage` is the usage of the whole run; the caller passes it when the run ends.
+        `error` is stored with the attempt. If the run now waits, `asked_at` contains its questions, each with
+        the time at which it was asked. Questions that the run asked since its start without `ask` are
+        recorded, too. `usage` is the usage of the whole run; the caller passes it when the run ends.
         """
         ids = {question.id for question in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -688,13 +686,13 @@ class WakingWrites(WakingReads):
         return bool(holds_tasks)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
-        """Delete the attempts of deleted runs."""
+        """Delete the attempts of runs that were deleted."""
         self._tx.run("timeline.drop_attempts", {"run_ids": run_ids})
 
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
-        """Record that a waiting run was ended, so that its questions can no longer be answered."""
+        """Record that a waiting run has ended, so that its questions can no longer be answered."""
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
@@ -717,17 +715,17 @@ class TimelineReads:
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
         """Return the attempts of these runs, in order.
 
-        A run that is older than the records of attempts has a single entry.
+        A run from before attempts were recorded has a single entry.
         """
         return self._attempts("attempts_of_runs", run_ids=run_ids)
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
-        """Return the number of attempts that started in a time span, and the number of their agents."""
+        """Return how many attempts started in a time span, and how many agents they belong to."""
         count, agents = self._tx.all("timeline.attempt_count", {"agent_ids": agent_ids, **_span(span)})[0]
         return count, agents
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
-        """Return groups of the attempts that started in a time span and succeeded or were cancelled.
+        """Return groups of attempts that started in a time span, and succeeded or were cancelled.
 
         Attempts of one agent that started within the same `step` milliseconds form a group. Groups are
         ordered by agent and time.
@@ -742,29 +740,29 @@ class TimelineReads:
     def attempts_since(
         self, project_ids: Sequence[int], since: int, *, began_since: int, limit: int
     ) -> list[EndedAttempt]:
-        """Return the attempts of the projects' agents that ended at or after a time, newest first.
+        """Return attempts of the projects' agents that ended at or after `since`, newest first.
 
-        Attempts that started before `began_since` are omitted, so that the query needs only an index.
+        Attempts that started before `began_since` are omitted, so that an index is sufficient for the query.
         """
         values = {"project_ids": project_ids, "since": since, "begin": began_since, "limit": limit}
         return [EndedAttempt(*row) for row in self._tx.all("timeline.attempts_since", values)]
 
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
-        """Return the number of messages since a time, keyed by project; omit projects without messages."""
+        """Return the number of messages since a time, keyed by project; zero counts are omitted."""
         values = {"project_ids": project_ids, "since": since}
         return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
-        """Return, for each agent, its last attempt that started before a time.
+        """Return each agent's last attempt that started before a time.
 
-        No earlier attempt of the agent was still active at that time.
+        Earlier attempts of the agent are not returned, because they had ended before that time.
         """
         return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
 
     def written(
         self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
     ) -> list[Written]:
-        """Return a project's newest messages in order, optionally only those of a thread or an agent."""
+        """Return a project's newest messages in order; a thread or an agent can restrict the result."""
         values = {"project_id": project_id, **_span(span), "limit": limit}
         messages = self._list_written("written", values)
         # the index by time has found the complete span; otherwise, the indexes below are better
@@ -791,14 +789,14 @@ class TimelineReads:
         return sorted(messages, key=lambda one: (one.created_at, one.id))[-limit:]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
-        """Return the newest messages from one project to agents of another, in order; omit blind copies."""
+        """Return the newest messages from a project to agents of another, in order; omit blind copies."""
         values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
         return self._list_written("written_into", values)[::-1]
 
     def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
-        """Return the number of a project's messages, up to `most`.
+        """Return the number of a project's messages in a time span, up to `most`.
 
-        With `to`, only messages to that project are counted.
+        With `to`, only messages to this project are counted.
         """
         values = {"project_id": project_id, **_span(span), "most": most}
         if to is None:
@@ -811,7 +809,7 @@ class TimelineReads:
         return [row[0] for row in self._tx.all("timeline.took_part", values)]
 
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
-        """Divide a span into `parts` equal parts; count the messages in each, up to `most`."""
+        """Divide a time span into `parts` equal parts, and count the messages in each, up to `most`."""
         values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
         return [row[1] for row in self._tx.all("timeline.written_counts", values)]
 
@@ -821,7 +819,7 @@ class TimelineReads:
         return [record(Reservation, row) for row in self._tx.all("timeline.reservations_in", values)][::-1]
 
     def begin_of(self, project_id: int) -> int | None:
-        """Return the time of a project's first message; None if it has none."""
+        """Return the time of a project's first message, or None if it has no messages."""
         row = self._tx.one("timeline.begin_of", {"project_id": project_id})
         return row[0] if row else None
 
@@ -842,41 +840,41 @@ _DELETING = (
     "mail.delete_recipients",
     "mail.delete_messages",
 )
-"""The statements that delete messages, in order: rows that refer to a message are deleted before it."""
+"""The statements that delete messages, in order; rows that refer to a message are deleted first."""
 _NEWEST = 2**63 - 1
 
 
 def lock_bytes(tx: SqlTransaction) -> None:
-    """Prevent other changes from storing or removing bytes until the end of this change.
+    """Keep other changes from storing or deleting bytes until the end of this change.
 
-    The lock is needed because a new message may share the bytes of a message that is being deleted. Lock
-    projects before calling this.
+    A new message may share the bytes of a message that is being deleted. Projects must be locked before this
+    call.
     """
     tx.lock(BYTES_LOCK)
     tx.wait_for_locks()
 
 
 class RetentionReads:
-    """Reads old messages."""
+    """Reads messages that may be deleted."""
 
     _tx: SqlTransaction
 
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
-        """Return the facts that decide whether messages may be deleted, by id, starting after `after`."""
+        """Return facts that decide whether messages may be deleted, ordered by id, after `after`."""
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return the facts that decide whether these messages of a project may be deleted, in order of id."""
+        """Return facts that decide whether these messages may be deleted, ordered by id."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
     def old_messages(
         self, project_id: int, sought: OldMessages, *, after: int, limit: int
     ) -> tuple[list[int], int | None]:
-        """Check the next `limit` messages of a project after id `after`.
+        """Check the next `limit` messages of a project after the id `after`.
 
-        Return those that can be deleted, in order of id.
+        Return the ids of messages that can be deleted, in order.
 
         Also return the id of the last checked message, or None at the end.
         """
@@ -895,7 +893,7 @@ class RetentionReads:
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return the contents among these that are attached to any message of a project."""
+        """Return the given hashes of contents that are attached to a message of the project."""
         found_rows = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found_rows for sha256 in row if sha256 is not None} & set(hashes)
 
@@ -908,15 +906,15 @@ class RetentionWrites(RetentionReads):
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
         """Lock a project and the projects of its messages' recipients.
 
-        The call must be the first one in the change that takes a lock.
+        A change must take these locks before all others.
         """
         self._events.lock_readers(project_id, message_ids)
 
     def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
         """Delete messages of a project with all their records; return the ids that existed.
 
-        The caller must have locked the recipients' projects. Each inbox records the number up to which
-        entries were deleted, and each project's log records the deletion as one entry. Numbers are never
+        The caller must have locked the projects of the recipients. Each inbox records the number up to which
+        entries were deleted, and each project's log records the deletion in one entry. Numbers are never
         reused. Attachments are deleted with the last message or file that refers to them.
         """
         elsewhere = self._events.lock_readers(project_id, message_ids)
@@ -946,10 +944,9 @@ class RetentionWrites(RetentionReads):
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
 
     def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return the messages among these that exist.
+        """Return the given messages that exist.
 
-        On SQLite, where the search index is updated later, only messages that are already indexed are
-        returned.
+        SQLite updates the search index late, so only messages that are already indexed are returned.
         """
         values = {"project_id": project_id, "ids": message_ids}
         numbers = [row[0] for row in self._tx.all("mail.of_project", values)]
@@ -960,7 +957,7 @@ class RetentionWrites(RetentionReads):
 
 
 _NEEDED: Final = None
-"""Marks a column without a default: the table rejects a row that has no value for it."""
+"""Marks a column without a default; a row must have a value for it."""
 TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
@@ -992,11 +989,11 @@ TABLES: Final[Mapping[str, Mapping[str, object]]] = {
         **dict.fromkeys(("reason", "released_by", "release_reason"), ""),
     },
 }
-"""The tables of an archive, referenced tables first, with their columns and the columns' defaults."""
+"""The tables of an archive, referenced tables first, with their columns and defaults."""
 
 
 def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a row with every column of its table."""
+    """Return a row with all columns of its table."""
     columns = TABLES[table]
     if unknown := record.keys() - columns.keys():
         raise StateError(
@@ -1017,26 +1014,26 @@ _STATE_EVENTS: Final[Mapping[TaskState, EventKind]] = {
     "done": "task.done",
     "cancelled": "task.cancelled",
 }
-"""The event for each state that a task enters; `ready` and `waiting` have several events."""
+"""The event for each state that a task can enter; `ready` and `waiting` have several events."""
 
 
 class TaskReads:
-    """Reads tasks of a project by state, holder and dependency."""
+    """Reads the tasks of a project by state, holder and dependency."""
 
     _tx: SqlTransaction
 
     def task(self, task_id: int) -> Task | None:
-        """Return one task."""
+        """Return the task with this id, or None."""
         return next(iter(self._tasks("tasks.task", id=task_id)), None)
 
     def tasks_by_id(self, task_ids: Sequence[int]) -> dict[int, Task]:
-        """Return those of these tasks that exist, keyed by id."""
+        """Return the tasks with these ids, keyed by id; unknown ids are omitted."""
         return {task.id: task for task in self._tasks("tasks.some", ids=task_ids)} if task_ids else {}
 
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return claimable tasks with one of these assignees, by (priority, id), starting after `after`."""
+        """Return claimable tasks with one of these assignees, ordered by (priority, id), after `after`."""
         looks = [
             (
                 "tasks.ready",
@@ -1056,21 +1053,21 @@ class TaskReads:
     def tasks_in(
         self, project_id: int, state: TaskState, *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return open tasks in a state, ordered by (priority, id), starting after `after`."""
+        """Return open tasks in a state, ordered by (priority, id), after `after`."""
         values = {"priority": after[0], "after": after[1], "limit": limit}
         return self._tasks("tasks.listed", project_id=project_id, state=state, **values)
 
     def ended_tasks(
         self, project_id: int, state: TaskState, *, before: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return done or cancelled tasks, newest first, that come before a pair of end time and id."""
+        """Return tasks that are done or cancelled, newest first, before a pair of end time and id."""
         values = {"changed_at": before[0], "before": before[1], "limit": limit}
         return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
 
     def tasks_held(self, agent_id: int) -> list[Task]:
         """Return the tasks that an agent holds, keyed by id.
 
-        The result includes tasks whose lease has expired in the meantime.
+        Tasks whose lease has expired are included.
         """
         return self._tasks("tasks.held", agent_id=agent_id)
 
@@ -1083,22 +1080,22 @@ class TaskReads:
         return titles
 
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
-        """Return whether a quarter of the lease of one of the agent's claims has passed since its renewal."""
+        """Return whether a quarter of a lease has passed since the agent's claim was last renewed."""
         return self._tx.one("tasks.is_renewal_due", {"agent_id": agent_id, "now": now}) is not None
 
     def count_reviews(self, project_id: int, *, limit: int) -> int:
-        """Count the tasks that wait for a person's check, up to a limit."""
+        """Return the number of tasks that wait for a person's check, up to a limit."""
         [count] = self._tx.one("tasks.count_reviews", {"project_id": project_id, "limit": limit}) or (0,)
         return count
 
     def tasks_claimed_in(self, run_id: str) -> list[Task]:
-        """Return the tasks that were claimed in a run and are still held, ordered by id."""
+        """Return the tasks that were claimed in a run and are still claimed, ordered by id."""
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
         """Return the tasks on which each of these tasks depends, with their states.
 
-        Every task has an entry.
+        The result has an entry for every given task.
         """
         dependencies: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
         for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
@@ -1110,11 +1107,11 @@ class TaskReads:
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
-        """Return the agents for whose runner the server claims tasks, by id, after `after`."""
+        """Return the agents for whom the server claims tasks, ordered by id, after the id `after`."""
         return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
 
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
-        """Return tasks whose lease has expired, earliest expiry first. Each call returns a limited number."""
+        """Return tasks with an expired lease, earliest expiry first; the number is limited."""
         return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
 
     def _tasks(self, statement: str, /, **values: object) -> list[Task]:
@@ -1122,13 +1119,13 @@ class TaskReads:
 
 
 class TaskWrites(TaskReads):
-    """Changes to tasks; each change writes its events to the project's log."""
+    """Changes tasks, and writes the events to the project's log."""
 
     _events: EventRecorder
     _tell: Callable[..., None]
 
     def insert_task(self, task: Task, depends_on: Sequence[int]) -> Task:
-        """Store a new task with its dependencies; return it with its id."""
+        """Store a new task with its dependencies; return the task with its id."""
         self._events.lock([task.project_id])
         values = {"project_id": task.project_id, "author_id": task.author_id, "now": task.created_at}
         [[task_id]] = self._tx.all("tasks.insert_task", {**values, **_texts(task), "state": task.state})
@@ -1143,9 +1140,9 @@ class TaskWrites(TaskReads):
     def edit_task(
         self, task: Task, depends_on: Sequence[int] | None, *, fields: Sequence[str], by: int, now: int
     ) -> None:
-        """Store a task's texts and attributes, and its dependencies unless they are None.
+        """Store the texts and attributes of a task, and its dependencies unless they are None.
 
-        The log names the `fields` that changed.
+        The log entry names the `fields` that have changed.
         """
         self._tx.run("tasks.edit_task", {**_texts(task), "id": task.id})
         if depends_on is not None:
@@ -1154,7 +1151,7 @@ class TaskWrites(TaskReads):
         self._events.of_task("task.changed", task, by, now, fields)
 
     def claim_task(self, task: Task, agent_id: int, *, lease_ms: int, run_id: str, now: int) -> Task:
-        """Assign a ready task to an agent under the next epoch, with a lease that starts now."""
+        """Assign a ready task to an agent under the next epoch; the lease starts now."""
         values = {"id": task.id, "holder_id": agent_id, "lease_ms": lease_ms, "lease_ends_at": now + lease_ms}
         self._tx.run("tasks.claim_task", {**values, "run_id": run_id, "now": now})
         claimed = self._stored_task(task.id)
@@ -1171,7 +1168,7 @@ class TaskWrites(TaskReads):
         reason: str = "",
         holder_id: int | None = None,
     ) -> Task:
-        """Change a task's state and end its claim; `holder_id` records the agent that did the work, if any.
+        """Change the state of a task and end its claim; `holder_id` is the agent that did the work.
 
         If `by` is None, the claim ends because its lease has expired.
         """
@@ -1185,16 +1182,16 @@ class TaskWrites(TaskReads):
         elif state == "ready":
             self._events.of_task("task.ready", task, by, now)
         if task.state == "claimed" or state == "ready":
-            self._tell(TASKS)  # there may be a task for a runner, or a runner for a task
+            self._tell(TASKS)  # a runner may be able to claim a task now
         return self._stored_task(task.id)
 
     def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
-        """Store the evidence of a task's work: its commit, the command's output and the agent's report."""
+        """Store the evidence of the work: its commit, the command's output and the agent's report."""
         values = {"id": task_id, "commit": commit, "output": output, "result": result}
         self._tx.run("tasks.note_result", values)
 
     def count_down(self, task_id: int) -> None:
-        """Record, for each task that depends on this one, that one of its dependencies is done."""
+        """Record one finished dependency for each task that depends on this one."""
         self._tx.run("tasks.count_down", {"id": task_id})
 
     def _depend(self, task_id: int, depends_on: Sequence[int]) -> None:
@@ -1209,7 +1206,7 @@ class TaskWrites(TaskReads):
 
 
 def task_place(task: Task) -> tuple[int, int]:
-    """Return the sort key of an open task in lists: the rank of its priority, then its id."""
+    """Return the sort key of an open task in lists: the rank of its priority, and its id."""
     return PRIORITIES.index(task.priority), task.id
 
 
@@ -1232,17 +1229,17 @@ def _task(row: Row) -> Task:
 
 
 class NoteReads:
-    """Reads the notes of a project, and the records of notes that were given to a session or run."""
+    """Reads the notes of a project, and which notes a session or run was shown."""
 
     _tx: SqlTransaction
 
     def note(self, note_id: int) -> Note | None:
-        """Return one note."""
+        """Return the note with this id, or None."""
         row = self._tx.one("notes.note", {"id": note_id})
         return None if row is None else _note(row)
 
     def notes_by_id(self, note_ids: Sequence[int]) -> dict[int, Note]:
-        """Return those of these notes that exist, keyed by id."""
+        """Return the notes with these ids, keyed by id; unknown ids are omitted."""
         rows = self._tx.all("notes.some", {"ids": note_ids}) if note_ids else ()
         return {note.id: note for note in map(_note, rows)}
 
@@ -1252,17 +1249,17 @@ class NoteReads:
         return [_note(row) for row in self._tx.all("notes.active", values)]
 
     def given_notes(self, place: str) -> dict[int, int]:
-        """Return the ids of the notes that were given to a session or run, each with the time."""
+        """Return the ids of the notes that a session or run was shown, each with the time."""
         return {row[0]: row[1] for row in self._tx.all("notes.given", {"place": place})}
 
 
 class NoteWrites(NoteReads):
-    """Changes to notes; each change writes its event to the project's log."""
+    """Changes notes, and writes the events to the project's log."""
 
     _events: EventRecorder
 
     def insert_note(self, note: Note) -> Note:
-        """Store a new note, and end the notes that it replaces; return it with its id."""
+        """Store a new note and end the notes that it replaces; return the note with its id."""
         self._events.lock([note.project_id])
         texts = {name: msgspec.json.encode(getattr(note, name)).decode() for name in ("paths", "replaces")}
         values = {name: getattr(note, name) for name in Note.__struct_fields__}
@@ -1279,11 +1276,11 @@ class NoteWrites(NoteReads):
         self._events.of_note("note.ended", note, by, now)
 
     def prolong_note(self, note_id: int, ends_at: int) -> None:
-        """Set a later end for an active note."""
+        """Set a later end of an active note."""
         self._tx.run("notes.end_note", {"id": note_id, "ends_at": ends_at, "replaced_by": None})
 
     def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
-        """Record that notes were given to a session or run."""
+        """Record that a session or run was shown these notes."""
         self._tx.run_many(
             "notes.give", [{"place": place, "note_id": note_id, "now": now} for note_id in note_ids]
         )
@@ -1293,7 +1290,7 @@ class NoteWrites(NoteReads):
         self._tx.run("notes.forget_given", {"place": place})
 
     def purge_given(self, before: int, *, limit: int) -> None:
-        """Delete records of notes that were given before a time, oldest first."""
+        """Delete records of notes that were shown before a time, oldest first."""
         self._tx.run("notes.purge_given", {"before": before, "limit": limit})
 
 
@@ -1309,12 +1306,12 @@ class SubscriptionReads:
     _tx: SqlTransaction
 
     def subscription(self, subscription_id: int) -> Subscription | None:
-        """Return one subscription."""
+        """Return the subscription with this id, or None."""
         row = self._tx.one("subscriptions.subscription", {"id": subscription_id})
         return None if row is None else record(Subscription, row)
 
     def subscriptions(self, *, after: int, limit: int) -> list[tuple[Subscription, int]]:
-        """Return subscriptions in order of id, each with the number of the newest entry of its log."""
+        """Return subscriptions ordered by id, each with the number of the newest entry in its log."""
         rows = self._tx.all("subscriptions.page", {"after": after, "limit": limit})
         return [(record(Subscription, row), row[-1]) for row in rows]
 
@@ -1329,25 +1326,25 @@ class SubscriptionReads:
         return [record(Subscription, row) for row in rows]
 
     def is_working(self, thread_ids: Sequence[str]) -> bool:
-        """Return whether any of these threads has a queued, active or waiting run."""
+        """Return whether one of these threads has a queued, active or waiting run."""
         return self._tx.one("subscriptions.is_working", {"thread_ids": thread_ids}) is not None
 
 
 class SubscriptionWrites(SubscriptionReads):
-    """Changes to subscriptions, and the events that are logged only because agents subscribed to them."""
+    """Changes subscriptions, and writes the events that are logged only for subscribers."""
 
     _events: EventRecorder
     _tell: Callable[..., None]
 
     def insert_subscription(self, subscription: Subscription) -> Subscription:
-        """Store a new subscription; return it with its id, which no other subscription has had."""
+        """Store a new subscription; return it with its id, which is never reused."""
         values = msgspec.structs.asdict(subscription)
         [[number]] = self._tx.all("subscriptions.insert_subscription", values)
         self._tell(TASKS)
         return msgspec.structs.replace(subscription, id=number)
 
     def move_cursor(self, subscription_id: int, cursor: int) -> None:
-        """Store the number of the log entry up to which the subscription was processed."""
+        """Store the number of the last log entry that was checked for a subscription."""
         self._tx.run("subscriptions.move_cursor", {"id": subscription_id, "cursor": cursor})
 
     def drop_subscription(self, subscription_id: int) -> None:
@@ -1363,7 +1360,7 @@ class SubscriptionWrites(SubscriptionReads):
     def note_branches(
         self, project_id: int, merged: Sequence[str], *, into: str, commit: str, now: int
     ) -> None:
-        """Record the present commit of a project's main branch, and the branches merged into it."""
+        """Record the current commit of a project's main branch, and the branches merged into it."""
         detail: Detail = {"into": into, "commit": commit}
         for name in merged:
             self._events.of_branch("branch.merged", project_id, {"branch": name, **detail}, now)
@@ -1382,7 +1379,7 @@ _ON_THE_WAY: Final = "merging"
 
 
 class MergingReads:
-    """Reads the facts that determine whether two projects can be merged."""
+    """Reads the facts that decide whether two projects can be merged."""
 
     _tx: SqlTransaction
 
@@ -1392,25 +1389,25 @@ class MergingReads:
         return record(ProjectSize, row)
 
     def shared_agents(self, project_id: int, other_id: int) -> list[str]:
-        """Return the agent names that exist in both projects, compared case-insensitively."""
+        """Return the names of agents that exist in both projects, ignoring case."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_agents", values)]
 
     def shared_threads(self, project_id: int, other_id: int) -> list[str]:
-        """Return the threads that exist in both projects."""
+        """Return the ids of threads that exist in both projects."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
     def has_threads_of_runs(self, prefix: str) -> bool:
-        """Return whether any run thread has a name with this prefix."""
+        """Return whether a thread with runs has this prefix."""
         values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records that archive files contain about a project, keyed by the project of the file.
+        """Return the records about a project in archive files, keyed by the project of the file.
 
-        Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
-        projects to its agents.
+        A record has the form `<kind>:<id>`. The result includes all records of the project, and messages from
+        other projects to its agents.
         """
         records: dict[int, list[str]] = {}
         for kind in ("agent", "message", "reservation"):
@@ -1420,7 +1417,7 @@ class MergingReads:
 
 
 class MergingWrites(MergingReads):
-    """Merges projects."""
+    """Merges two projects."""
 
     _log: EventTables
     _events: EventRecorder
@@ -1430,18 +1427,18 @@ class MergingWrites(MergingReads):
     ) -> None:
         """Move all records of the source project to the target project; their ids stay the same.
 
-        Nothing remains of the source except its names, which become aliases of the target.
+        Only the names of the source remain, as aliases of the target.
 
         The target receives the agents, messages, threads, reservations, tasks, notes, tokens and aliases. A
         thread that exists in both projects becomes one thread. The log with the smaller newest number is
-        appended to the other log. A reader that continues from a number of either log therefore misses no
-        entry, but may read some entries twice.
+        appended to the other log. A reader that continues from a number in one of the logs therefore misses
+        no entry, but may read some entries twice.
 
-        Agents of the source are renamed first, according to `renames`, which is keyed by agent id. Messages
+        First, agents of the source are renamed as `renames` prescribes, which is keyed by agent id. Messages
         of renamed agents show the new names, and log entries keep the former names.
         """
         self._events.lock([source.id, target.id])
-        for agent_id, name in renames.items():  # this happens before the words of the messages are moved
+        for agent_id, name in renames.items():  # before the words of the messages are moved
             values = {"agent_id": agent_id, "name": name, "name_key": name.casefold()}
             self._tx.run("merging.rename_agent", values)
             self._tx.run("merging.rename_sender", values)
@@ -1494,10 +1491,10 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
 class ProjectReads(Protocol):
-    """Reads projects, either by name or all of them; a caller can be limited to one project."""
+    """Reads projects; a caller can be limited to one project."""
 
     def project(self, key: str) -> Project | None:
-        """Return the project with this path, alias or slug."""
+        """Return the project with this path, alias or slug, or None."""
         ...
 
     def projects_spelled(self, spelling: str) -> list[Project]:
@@ -1505,7 +1502,7 @@ class ProjectReads(Protocol):
         ...
 
     def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
-        """Return the projects with this identity, remote or first commit; an empty value matches nothing."""
+        """Return the projects with this identity, remote or first commit; empty values match nothing."""
         ...
 
     def projects_unidentified(self, *, limit: int) -> list[Project]:
@@ -1513,46 +1510,45 @@ class ProjectReads(Protocol):
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
-        """Return projects in order of id, starting after the id `after`."""
+        """Return projects ordered by id, starting after the id `after`."""
         ...
 
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        """Return the number of rows of each kind of record; counting `unread` rows may be slow."""
+        """Return the number of records of each kind; counting `unread` messages may be slow."""
         ...
 
 
 class ProjectWrites(ProjectReads, Protocol):
-    """Changes that create projects and their aliases."""
+    """Creates projects and their aliases."""
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
     ) -> Project:
-        """Store a project with a new path and slug."""
+        """Store a project with a new path and a new slug."""
         ...
 
     def add_project_alias(self, project_id: int, human_key: str) -> None:
-        """Add another spelling of the path as an alias of the project."""
+        """Add another spelling of a project's path as an alias."""
         ...
 
 
 class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
-    """Reads records by the ids of their projects. A missing record is None, or missing from the list."""
+    """Reads records by the ids of their projects; a missing record is None, or is omitted from a list."""
 
     def __init__(self, tx: "Transaction") -> None:
         tx.tell(MAIL)
         self._tx = tx.sql
         self.now = tx.now
-        """Returns the time of this transaction in ms; it is read once, after the first locks are taken."""
+        """Returns the time of this transaction in ms, which is read once, after the first locks were taken.
+        """
         self._tell: Callable[..., None] = tx.tell
         self.outbox: OutboxTables = tx.outbox
         self._log: EventTables = tx.events
         self._events: EventRecorder = EventRecorder(tx.sql, tx.events, tx.lock)
         self._known: dict[str, Project] = {}
-        """Projects that this transaction has read, keyed by the path, alias or slug under which they were
-        read.
-        """
+        """Projects that this transaction has read, keyed by the path, alias or slug that was used."""
         self._positions: dict[int, int] = {}
-        """The position of the next recipient of each message that this change addresses."""
+        """The position of the next recipient of each message to which this change adds recipients."""
 
     def _one(self, kind: type[R], statement: str, /, **values: object) -> R | None:
         row = self._tx.one(statement, values)
@@ -1569,12 +1565,12 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._one(Project, "mail.project_by_id", id=project_id)
 
     def agent(self, project_id: int, name: str) -> Agent | None:
-        """Return the agent with this name, compared case-insensitively."""
+        """Return the agent with this name, ignoring case."""
         [rows] = asked(self._tx, [_agent_key(project_id, name)]).values()
         return record(Agent, rows[0]) if rows else None
 
     def agent_addressed(self, project_key: str, name: str) -> AddressedAgent | None:
-        """Return the agent with this name in the project that a path, alias or slug names."""
+        """Return the agent with this name in the project with this path, alias or slug."""
         look = "mail.agent_addressed", {"key": project_key, "name_key": name.casefold()}
         [rows] = asked(self._tx, [look]).values()
         if not rows:
@@ -1585,29 +1581,29 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return AddressedAgent(project=project, agent=agent, runner=row[-2], has_notes=bool(row[-1]))
 
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
-        """Return the agents with these names, compared case-insensitively."""
+        """Return the agents with these names, ignoring case."""
         keys = sorted(set(map(str.casefold, names)))
         if len(keys) == 1:
             only = self.agent(project_id, keys[0])
             return [] if only is None else [only]
         if len(keys) > _FEW:
             return self._all(Agent, "mail.agents_named", project_id=project_id, name_keys=keys)
-        # One look-up for each name is cheaper than reading a list.
+        # One query for each name is cheaper than one query with a list.
         looks = [_agent_key(project_id, key) for key in keys]
         agents = [record(Agent, row) for rows in asked(self._tx, looks).values() for row in rows]
         return sorted(agents, key=lambda agent: agent.id)
 
     def agents_by_id(self, agent_ids: Sequence[int]) -> dict[int, Agent]:
-        """Return the agents with these ids; omit unknown ids."""
+        """Return the agents with these ids, keyed by id; unknown ids are omitted."""
         return {agent.id: agent for agent in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
-        """Return a project's agents in order of id, starting after the id `after`."""
+        """Return a project's agents ordered by id, starting after the id `after`."""
         values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
         return self._all(Agent, "mail.agents", **values)
 
     def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
-        """Return a project's active agents, most recently active first."""
+        """Return a project's active agents, last active first."""
         return self._all(Agent, "mail.active_agents", project_id=project_id, limit=limit)
 
     def agent_by_token(self, token_hash: str) -> Agent | None:
@@ -1623,23 +1619,23 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ContactLink, "mail.contacts", agent_id=agent_id)
 
     def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
-        """Return the facts that determine whether and how a sender's message reaches agents.
+        """Return the facts that decide whether and how a sender's message reaches these agents.
 
-        Skip unknown ids.
+        Unknown ids are omitted.
         """
         found_rows = self._tx.all("mail.reach", {"sender_id": sender_id, "ids": reader_ids})
         return {row[0]: record(Reach, row) for row in found_rows}
 
     def message(self, message_id: int) -> Message | None:
-        """Return one message."""
+        """Return the message with this id, or None."""
         return next(iter(self._messages("mail.message", id=message_id)), None)
 
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
-        """Return the messages with these ids; omit unknown ids."""
+        """Return the messages with these ids, keyed by id; unknown ids are omitted."""
         return {message.id: message for message in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return the messages among these that an agent received, keyed by message id."""
+        """Return the given messages that an agent received, keyed by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         deliveries = [record(Received, row) for row in rows]
@@ -1648,13 +1644,13 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {delivery.message_id: delivery for delivery in deliveries}
 
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
-        """Return every recipient of each message, in the order of the addresses."""
+        """Return all recipients of each message, in the order of the addresses."""
         recipients: dict[int, list[Recipient]] = {message_id: [] for message_id in message_ids}
         for recipient in self._all(Recipient, "mail.recipients", ids=message_ids):
             recipients[recipient.message_id].append(recipient)
         return recipients
 
-    def inbox(  # noqa: PLR0913 - what narrows the list
+    def inbox(  # noqa: PLR0913 - the filters of the list
         self,
         agent_id: int,
         *,
@@ -1665,11 +1661,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         unread_only: bool = False,
         importance: Sequence[Importance] = (),
     ) -> list[InboxEntry]:
-        """Return the messages in an agent's inbox, except recalled ones.
+        """Return the messages in an agent's inbox, without recalled ones.
 
-        With `after`, return the messages with a greater sequence number, oldest first. Without `after`,
-        return the newest first or, with `before`, those with a smaller sequence number. `since` restricts the
-        result to messages sent at or after that time.
+        With `after`, messages with a greater sequence number are returned, oldest first. Without `after`, the
+        newest come first; `before` selects messages with a smaller sequence number. `since` selects messages
+        that were sent at or after this time.
         """
         values = {
             "agent_id": agent_id,
@@ -1683,22 +1679,22 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return list(map(_inbox_entry, self._tx.all(_INBOX[unread_only, after is None], values)))
 
     def inbox_events(self, agent_id: int, *, after: int, limit: int) -> list[InboxEntry]:
-        """Return all entries after a sequence number, including recalled messages, oldest first."""
+        """Return all inbox entries after a sequence number, oldest first, including recalled messages."""
         values = {"agent_id": agent_id, "after": after, "limit": limit}
         return list(map(_inbox_entry, self._tx.all("mail.inbox_events", values)))
 
     def unread_count(self, agent_id: int) -> int:
-        """Return the number of the agent's messages that are neither read nor recalled."""
+        """Return the number of an agent's messages that are neither read nor recalled."""
         [[count]] = self._tx.all("mail.unread_count", {"agent_id": agent_id})
         return int(count)
 
     def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
-        """Return a thread's messages in order, starting after the message id `after`."""
+        """Return the messages of a thread in order, starting after the message id `after`."""
         values = {"project_id": project_id, "thread_id": thread_id, "after": after, "limit": limit}
         return self._messages("mail.thread", **values)
 
     def thread_tail(self, project_id: int, thread_id: str, *, limit: int) -> list[Message]:
-        """Return the newest messages of a thread, in order."""
+        """Return the newest messages of a thread in order."""
         values = {"project_id": project_id, "thread_id": thread_id, "limit": limit}
         return self._messages("mail.thread_tail", **values)[::-1]
 
@@ -1710,7 +1706,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def thread_participants(
         self, project_id: int, thread_id: str, *, home_id: int, among: int
     ) -> list[ThreadParticipant]:
-        """Count the senders and recipients of a project's newest `among` messages on a thread, ordered by id.
+        """Count the senders and recipients of a thread's newest `among` messages in a project, ordered by id.
 
         Recalled messages, blind copies, and messages that were not delivered in the project `home_id` are
         ignored.
@@ -1719,19 +1715,20 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ThreadParticipant, "mail.thread_participants", **values)
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
-        """Return threads, newest message first; `before` is the message id below which to continue."""
+        """Return threads, newest message first; `before` is the message id at which to continue."""
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return the counts of projects, ordered by id; each count stops at `most`."""
+        """Return the counts for projects, ordered by id; each count stops at `most`."""
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
         self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
     ) -> tuple[list[ThreadHead], int | None]:
-        """Return the matching threads among the newest `among` threads below the message id `before`.
+        """Return the matching threads among the newest `among` threads before the message id `before`.
 
-        The newest thread comes first. Also return the message id below which to continue, or None at the end.
+        The newest thread comes first. The message id at which to continue is also returned, or None at the
+        end.
         """
         window: dict[str, object] = {"project_id": project_id, "before": before}
         threads = self._all(
@@ -1754,7 +1751,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return threads, int(row[0]) if row else None
 
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
-        """Return a project's messages in order of id, starting after the id `after`."""
+        """Return the messages of a project ordered by id, starting after the id `after`."""
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
@@ -1762,33 +1759,32 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
-        """Check the texts of the next `limit` messages, after the id `after`, against their check values.
+        """Compare the texts of the next `limit` messages after the id `after` with their check values.
 
-        Return the ids of damaged messages, and the last id that was checked, or None if no messages were
-        left.
+        Return the ids of damaged messages, and the last id that was checked, or None at the end.
         """
         return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
-        """Return the messages of an agent except recalled ones, newest first, with ids below `before`."""
+        """Return an agent's messages without recalled ones, newest first, with ids below `before`."""
         return self._messages("mail.sent_messages", agent_id=agent_id, before=before, limit=limit)
 
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        """Return matching messages, except recalled ones; call the store's `settle` first.
+        """Return matching messages without recalled ones; the caller must have called the store's `settle`.
 
-        With `newest`, results are ordered by descending id, below the id `cursor` (0 starts at the top). With
-        `best`, the newest `BEST_AMONG` matches are ordered by rank, then newest first, and `cursor` is the
-        number of results to skip.
+        With the order `newest`, results have descending ids below the id `cursor` (0 starts at the newest).
+        With `best`, the newest `BEST_AMONG` matches are ordered by rank, then newest first, and `cursor` is
+        the number of results to skip.
         """
         return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
-        """Return the newest messages that a search may have missed because their index is incomplete.
+        """Return the newest messages that a search may have missed, because they are not indexed completely.
 
-        Only text in scripts without spaces is truncated, after 16,000 characters, so queries in other scripts
-        miss nothing.
+        Only text in scripts without spaces is truncated, after 16,000 characters, so that queries in other
+        scripts miss nothing.
         """
         return search_index.partly_searched(self._tx, project_id, query, limit=limit)
 
@@ -1800,16 +1796,16 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return attachments
 
     def blob(self, sha256: str) -> bytes | None:
-        """Return stored bytes by their SHA-256."""
+        """Return the bytes that are stored under a SHA-256, or None."""
         row = self._tx.one("mail.blob", {"sha256": sha256})
         return bytes(row[0]) if row else None
 
     def unannounced(self, agent_id: int, *, limit: int) -> list[Arrival]:
-        """Return an agent's messages that were not read, recalled or announced, oldest first."""
+        """Return an agent's messages that are neither read, recalled nor announced, oldest first."""
         return self._all(Arrival, "mail.unannounced", agent_id=agent_id, limit=limit)
 
     def directed_unread(self, agent_id: int, *, limit: int) -> list[tuple[int, int]]:
-        """Return the id and number of the agent's unread messages that name it in `to`, newest first.
+        """Return the ids and numbers of unread messages with the agent in `to`, newest first.
 
         Broadcasts, recalled messages, and messages that an open run is processing are omitted.
         """
@@ -1817,30 +1813,30 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [(int(message_id), int(seq)) for message_id, seq in found_rows]
 
     def client_session(self, client: str, session_id: str) -> ClientSession | None:
-        """Return the stored session of this client."""
+        """Return the stored session of a client, or None."""
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return, for each of these agents, when a client session last acted as the agent.
+        """Return when a client session last acted as each of these agents.
 
         Agents without a session are omitted.
         """
         return {row[0]: row[1] for row in self._tx.all("mail.sessions_seen", {"ids": agent_ids})}
 
     def nudges(self, agent_id: int) -> Nudges:
-        """Return the record of how hooks held up the agent's turns or added lines to them."""
+        """Return what hooks have already done in an agent's turns."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
     def file_views(self, files: Sequence[str], *, viewer_id: int) -> list[FileView]:
-        """Return a session's views of these files, and those of all sessions that have written them."""
+        """Return a session's views of these files, and the views of all sessions that wrote the files."""
         return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
     def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
-        """Return a session's views of changed files whose notice is due."""
+        """Return a session's views of changed files about which the session must be notified."""
         return self._all(FileView, "mail.due_file_views", viewer_id=viewer_id, limit=limit)
 
     def reservation(self, reservation_id: int) -> Reservation | None:
-        """Return one reservation, active or not."""
+        """Return the reservation with this id, active or not."""
         return self._one(Reservation, "mail.reservation", id=reservation_id)
 
     def live_reservations(
@@ -1852,10 +1848,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         agent_id: int | None = None,
         limit: int | None = None,
     ) -> list[Reservation]:
-        """Return active reservations in order of id.
+        """Return active reservations, ordered by id.
 
-        With `near`, return only reservations whose prefix consists of the first path segments of `near`, or
-        begins with all segments of `near`. Only their patterns can overlap a pattern with the prefix `near`.
+        `near` selects the reservations whose prefix consists of the first path segments of `near`, or begins
+        with all of them. Only such reservations can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -1867,7 +1863,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def live_patterns(
         self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
     ) -> list[LivePattern]:
-        """Return the ids and patterns of active reservations, unordered, except those of the agent `but`.
+        """Return the ids and patterns of active reservations, except those of the agent `but`, unordered.
 
         `near` works as in `live_reservations`; if it is empty, all patterns are returned.
         """
@@ -1876,11 +1872,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [(row[0], row[1]) for row in found_rows]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
-        """Return the reservations with these ids, keyed by id, whether active or not; omit unknown ids."""
+        """Return the reservations with these ids, keyed by id, active or not; unknown ids are omitted."""
         return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
-        """Return all reservations of a project, active or not, in order of id, after the id `after`."""
+        """Return all reservations of a project, active or not, ordered by id, after the id `after`."""
         return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
 
     def newest_reservations(self, project_id: int, *, limit: int) -> list[Reservation]:
@@ -1888,7 +1884,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
-        """Return the active reservations that were made in a run or session, ordered by id."""
+        """Return the active reservations that a run or session has made, ordered by id."""
         return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
 
     def token(self, token_id: str) -> KeptToken | None:
@@ -1897,25 +1893,25 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return _token(row) if row else None
 
     def tokens_named(self, name: str) -> list[KeptToken]:
-        """Return every token that has or had this name, oldest first."""
+        """Return all tokens that have or had this name, oldest first."""
         return list(map(_token, self._tx.all("mail.tokens_named", {"name": name})))
 
     def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
-        """Return tokens in order of id, starting after the id `after`."""
+        """Return tokens ordered by id, starting after the id `after`."""
         return list(map(_token, self._tx.all("mail.tokens", {"after": after, "limit": limit})))
 
     def is_session_ended(self, hashed: str) -> bool:
-        """Return whether the web session with this hash was logged out."""
+        """Return whether a person has logged out of the web session with this hash."""
         return self._tx.one("mail.ended_session", {"hash": hashed}) is not None
 
     def traces(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the stored traces, keyed by name; names without a trace are omitted."""
+        """Return the stored traces with these names, keyed by name; names without a trace are omitted."""
         return {row[0]: row[1] for row in self._tx.all("mail.traces", {"names": names})}
 
     def project_events(
         self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
     ) -> list[ProjectEvent]:
-        """Return log entries after a sequence number, oldest first; `kinds` restricts the result."""
+        """Return the log entries after a sequence number, oldest first; `kinds` restricts the result."""
         scope = EventScope.project(project_id).key
         values = {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
         return [_entry(project_id, *row) for row in self._tx.all("project_log.entries", values)]
@@ -1926,11 +1922,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return LogBounds(oldest=oldest - 1, newest=newest)
 
     def newest_entry(self, project_id: int) -> int:
-        """Return the number of the newest entry of a project's log; 0 while the log is empty."""
+        """Return the number of the newest entry in a project's log, or 0 if the log is empty."""
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return the messages among these that the agent sent, and those that it received."""
+        """Return the given messages that an agent sent, and those that it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
@@ -1938,13 +1934,13 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {row[0] for row in written}, {row[0] for row in received}
 
     def answer(self, scope: str, key: str) -> StoredAnswer | None:
-        """Return the result of the first call with an idempotency key."""
+        """Return the stored result of the first call with an idempotency key, or None."""
         row = self._tx.one("mail.answer", {"scope": scope, "key": key})
         return StoredAnswer(digest=row[0], answer=bytes(row[1])) if row else None
 
 
 class MailReads(RecordReads, MergingReads, ProjectReads):
-    """Reads all records of mail, within one consistent view."""
+    """Reads all records of mail, in one consistent view."""
 
     @override
     def project(self, key: str) -> Project | None:
@@ -1977,26 +1973,26 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
 
 class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
-    """Changes to records, which are identified by the ids of their projects.
+    """Changes to the records of mail, which are found by the ids of their projects.
 
-    Each change writes its events for agents, messages, reservations, tasks, notes, contacts and runs to the
-    log of the project (`contracts.project_log`), unless nothing changes.
+    Each change that has an effect writes its events about agents, messages, reservations, tasks, notes,
+    contacts and runs to the log of the project (`contracts.project_log`).
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
-        """Update the row with the id `values["id"]`; raise an error of this kind if it does not exist."""
+        """Update the row with the id `values["id"]`; raise an error for this kind if it does not exist."""
         if not self._tx.changed(statement, values):
             raise _unknown(kind, values["id"])
 
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
-        """Lock these projects; this must be the first lock of a change, taken for all projects at once.
+        """Lock these projects all at once; this must be the first lock of a change.
 
-        `expected` lists the agents, by project and name, that the caller reads next, so that PostgreSQL can
-        read them in the same round trip.
+        `expected` lists agents, by project and name, that the caller reads next, so that PostgreSQL can read
+        them in the same round trip.
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
-        # another change may have merged a project before this lock; the same round trip checks that
+        # another change may have merged a project before this lock; the same round trip checks this
         if self._tx.dialect == "postgres":
             looks = [
                 ("mail.projects_there", {"ids": named}),
@@ -2007,13 +2003,13 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
                 self._known.clear()
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
-        """Store the identity of the project's repository: its remote and its root commit."""
+        """Store the identity of a project's repository: its remote and its root commit."""
         self._known.clear()
         values = {"id": project_id, "git_identity": git_identity}
         self._update("mail.set_git_identity", values, UnknownProject)
 
     def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
-        """Assign a folder that no project has yet; the project's former folder remains an alias."""
+        """Set a project's folder, which no project has yet; the former folder remains an alias."""
         self._known.clear()
         self._tx.run("mail.keep_former_folder", {"id": project_id})
         values = {"id": project_id, "human_key": human_key, "spelling": spelling}
@@ -2022,7 +2018,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def insert_agent(
         self, project_id: int, *, name: str, program: str, model: str, task_description: str, now: int
     ) -> Agent:
-        """Store an agent with a new name in the project."""
+        """Store an agent with a name that is new in the project."""
         values = {
             "project_id": project_id,
             "name": name,
@@ -2055,7 +2051,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return updated
 
     def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
-        """Retire an agent at a time; None makes it active again."""
+        """Retire an agent at a time; None makes the agent active again."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_agent_retired", {"id": agent_id, "retired_at": retired_at}, UnknownAgent)
         self._events.agent_retired(before, retired_at, now)
@@ -2073,9 +2069,9 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Update an agent's last activity, and extend its reservations and claims, each by its own length.
+        """Update an agent's last activity; extend its reservations and claims, each by its own length.
 
-        A reservation or claim that has expired stays expired.
+        Expired reservations and claims stay expired.
         """
         values = {"id": agent_id, "now": now}
         touched = self._tx.one("mail.touch_agent", values)
@@ -2088,7 +2084,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
     ) -> ContactLink:
-        """Store or replace the contact of the agent `from_id` with the agent `to_id`."""
+        """Store the contact between two agents; it replaces an earlier one in the same direction."""
         values = {
             "from_id": from_id,
             "to_id": to_id,
@@ -2102,7 +2098,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.contact(before, link, now)
         return link
 
-    def insert_message(  # noqa: PLR0913 - one column an argument
+    def insert_message(  # noqa: PLR0913 - an argument for each column
         self,
         *,
         project_id: int,
@@ -2117,10 +2113,9 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         reply_to: int | None,
         now: int,
     ) -> Message:
-        """Store a message; if it names no thread, it starts a thread named after its id (`msg-<id>`)."""
+        """Store a message; without a thread, it starts a thread named after its id (`msg-<id>`)."""
         self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
-        # The id is taken before the insert, because a thread that is filled in later would be written to its
-        # index twice.
+        # The id is taken before the insert, because setting the thread later would write the index twice.
         [[message_id]] = self._tx.all("mail.next_message")
         values: dict[str, Any] = {
             "id": message_id,
@@ -2147,7 +2142,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return message
 
     def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> None:
-        """Add a message to an inbox, with its next sequence number."""
+        """Add a message to an inbox under the next sequence number."""
         if (position := self._positions.get(message_id)) is None:
             [[position]] = self._tx.all("mail.recipients_named", {"message_id": message_id})
         self._positions[message_id] = position + 1
@@ -2156,7 +2151,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.reached(message_id, agent, kind)
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Mark a message as read if it is unread; return the time of reading, or None for a non-recipient."""
+        """Mark a message as read, once; return when it was, or None if the agent is not a recipient."""
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_read", values):
             self._events.delivery("delivery.read", message_id, agent_id, row[0], now)
@@ -2165,7 +2160,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return int(row[0]) if row else None
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Mark a message as acknowledged and read, once; return when it was, or None for a non-recipient."""
+        """Mark a message as acknowledged and read, once; return when, or None for a non-recipient."""
         self.mark_read(message_id, agent_id, now)
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_acked", values):
@@ -2175,7 +2170,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return int(row[0]) if row else None
 
     def mark_recalled(self, message_id: int, now: int) -> None:
-        """Recall a message: delete its text, also from the search index, but keep its row."""
+        """Recall a message: its text is deleted, also from the search index, but its row is kept."""
         stored = self.attachments([message_id])[message_id]
         message = self.message(message_id)
         if message is None:
@@ -2183,13 +2178,13 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         if message.recalled_at is None:
             self._events.recalled(message, now)
         self._tx.run("mail.mark_recalled", {"id": message_id, "now": now})
-        if self._tx.dialect == "postgres":  # on SQLite, a trigger does this
+        if self._tx.dialect == "postgres":  # SQLite does this by a trigger
             self._tx.run("mail.forget_words", {"ids": [message_id]})
         if stored:
             self.drop_attachments([message_id])
 
     def insert_blob(self, sha256: str, content: bytes) -> None:
-        """Store bytes under their SHA-256, unless they are stored already."""
+        """Store bytes under their SHA-256, unless they are already stored."""
         lock_bytes(self._tx)
         self._tx.run("mail.insert_blob", {"sha256": sha256, "content": content})
 
@@ -2206,15 +2201,15 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Record that these messages were announced to the agent; return how many had not been before.
+        """Record that these messages were announced to the agent; return how many are new.
 
-        An existing record is not changed. `by` names the announcer, which is hook, watch or runner. Messages
-        that the agent did not receive are ignored.
+        Existing records are not changed. `by` names the announcer: hook, watch or runner. Messages that the
+        agent did not receive are ignored.
         """
-        # The messages are marked one by one, because with a list of ids SQLite would scan the whole inbox.
+        # Mark the messages one by one, because with a list of ids SQLite would scan the whole inbox.
         new = 0
         for message_id in message_ids:
-            # locked before the row of the delivery is written
+            # take the lock before the row of the delivery is written
             self._events.lock(self._events.find_projects(message_id, agent_id))
             values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
             if row := self._tx.one("mail.mark_announced", values):
@@ -2232,16 +2227,16 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
-        """Delete sessions that were bound before a time, oldest first; return their number."""
+        """Delete sessions that were stored before a time, oldest first; return their number."""
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        """Store the record of how hooks held up an agent's turns or added lines to them."""
+        """Store what hooks have already done in an agent's turns."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
 
     def put_file_view(self, view: FileView) -> None:
-        """Store a session's view of a file; this replaces the earlier view."""
+        """Store a session's view of a file; it replaces an earlier view."""
         self._tx.run(
             "mail.put_file_view", {field.name: getattr(view, field.name) for field in fields(FileView)}
         )
@@ -2249,23 +2244,23 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def note_file_change(self, file: str, blob: str, *, viewer_id: int, now: int, since: int) -> None:
         """Record that this session wrote a new version of a file.
 
-        The record is made for all other sessions that have read the file and used it after the time `since`.
+        The version is recorded for all other sessions that have read the file and used it after `since`.
         """
         values = {"file": file, "blob": blob, "viewer_id": viewer_id, "now": now, "since": since}
         self._tx.run("mail.note_file_change", values)
 
     def mark_file_views_told(self, viewer_id: int) -> None:
-        """Record that every change whose notice was due has been reported to a session."""
+        """Record that a session was notified of all changed files."""
         self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:
-        """Delete views that were last reported before a time, oldest first; return their number."""
+        """Delete views that were last used before a time, oldest first; return their number."""
         return self._tx.changed("mail.purge_file_views", {"before": before, "limit": limit})
 
-    def insert_reservation(  # noqa: PLR0913 - one column an argument
+    def insert_reservation(  # noqa: PLR0913 - an argument for each column
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
-        """Store an active reservation of `ttl` milliseconds."""
+        """Store an active reservation, which lasts `ttl` milliseconds."""
         values = {
             "project_id": agent.project_id,
             "agent_id": agent.id,
@@ -2283,14 +2278,14 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return made
 
     def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
-        """Record the run or session in which an agent made a reservation, unless it was renewed since."""
+        """Record the run or session in which a reservation was made, unless it was renewed since."""
         values = {"id": reservation_id, "agent_id": agent_id, "reserved_in": place}
         self._tx.run("mail.note_reserved_in", values)
 
     def extend_reservation(
         self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
     ) -> Reservation:
-        """Set a new end for a reservation and replace its attributes."""
+        """Set a new end of a reservation, and replace its attributes."""
         values = {
             "id": reservation_id,
             "expires_at": expires_at,
@@ -2313,7 +2308,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return released
 
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
-        """End and return reservations that have expired, oldest first. Each call ends a limited number."""
+        """End the reservations that have expired, and return them, oldest first; the number is limited."""
         over = self._all(Reservation, "mail.expired_reservations", project_id=project_id, now=now)
         self._tx.run_many("mail.expire_reservation", [{"id": reservation.id} for reservation in over])
         for expired in over:
@@ -2327,7 +2322,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return reservation
 
     def put_token(self, token: KeptToken) -> None:
-        """Store a token, or replace the token that has its id.
+        """Store a token; it replaces a token with the same id.
 
         Raises:
             StoreError: The name or the hash is in use, or the project does not exist.
@@ -2336,7 +2331,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.put_token", {**values, "scopes": " ".join(sorted(token.scopes))})
 
     def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
-        """Store the hash of a login code that can be used once.
+        """Store the hash of a login code, which can be used once.
 
         If there are more than `most` codes, those that expire first are deleted.
         """
@@ -2344,26 +2339,26 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_login_codes", {"most": most})
 
     def take_login_code(self, hashed: str) -> int | None:
-        """Remove a code and return its expiry time, past or future; None if it does not exist."""
+        """Delete a login code and return its expiry, past or future, or None if it does not exist."""
         row = self._tx.one("mail.take_login_code", {"hash": hashed})
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a web session was logged out; the record lasts until the session would have ended."""
+        """Record that a person logged out of a web session; keep the record until the session expires."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 
     def drop_push_of_session(self, form_token: str) -> None:
-        """Remove the subscriptions of Web Push that were made in a session of the pages."""
+        """Delete the Web Push subscriptions that were made in a web session."""
         self._tx.run("push.drop_session", {"form_token": form_token})
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Record the last use of tokens, keyed by id; earlier times and unknown ids are ignored."""
+        """Record when tokens were last used, keyed by id; earlier times and unknown ids are ignored."""
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)
 
     def put_trace(self, name: str, traceparent: str) -> None:
-        """Store or replace a position in a trace.
+        """Store a position in a trace; it replaces an earlier one.
 
         Raises:
             StoreError: The text does not have the length of a traceparent.
@@ -2375,11 +2370,11 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_traces", {"names": names})
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
-        """Keep the newest `keep` entries (at least 1) and delete up to `limit` of the rest, oldest first.
+        """Delete up to `limit` of the oldest entries in a log, except the newest `keep` (at least 1).
 
-        Return their number.
+        Return the number of deleted entries.
 
-        The numbering continues, and `oldest` shows the first remaining entry.
+        New entries continue the numbering, and `oldest` shows the first remaining entry.
         """
         self._events.lock([project_id])
         return self._log.trim(EventScope.project(project_id).key, keep=keep, limit=limit)
@@ -2390,12 +2385,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Delete stored results that are older than a time; return their number."""
+        """Delete stored results from before a time; return their number."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """All reads and changes of mail in one transaction; each transaction has its own object."""
+    """Reads and changes mail in one transaction; each transaction has its own object."""
 
     @override
     def insert_project(
@@ -2422,7 +2417,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
     ) -> None:
         """Store complete rows with their ids, keyed by table, to rebuild a store from an archive.
 
-        `logs` gives, by slug, the number after which a project's log continues; the next entry of the log
+        `logs` contains, for each slug, the number after which the project's log continues; the next entry
         records the project.
 
         Raises:
@@ -2454,18 +2449,18 @@ def _agent_key(project_id: int, name: str) -> Look:
 
 
 def _unknown(kind: type[InputError], row_id: object) -> InputError:
-    """Return the error for a missing row."""
+    """Return the error for a row that does not exist."""
     return kind(f"no record has the id {row_id}", value=row_id)
 
 
 def _inbox_entry(row: Row) -> InboxEntry:
-    """Convert the columns of a message, followed by those of its recipient, to an inbox entry."""
+    """Convert the columns of a message and of its recipient to an inbox entry."""
     kind, seq, read_at, acked_at = row[-4:]
     return InboxEntry(message=message_of(row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
 
 
 def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
-    """Return the parameters to find reservations whose prefix is an ancestor or a descendant of `near`."""
+    """Return the parameters to find reservations whose prefix is an ancestor or descendant of `near`."""
     parts = near.split("/") if near else []
     ancestors = ["", *("/".join(parts[: count + 1]) for count in range(len(parts)))]
     return {
@@ -2484,7 +2479,7 @@ def _token(row: Row) -> KeptToken:
 
 
 def _entry(project_id: int, seq: int, kind: str, at: int, payload: str, event_id: str) -> ProjectEvent:
-    """Return the event that a row of `project_log.entries` contains.
+    """Convert a row of `project_log.entries` to an event.
 
     Raises:
         StoreCorrupt: The row cannot be read.

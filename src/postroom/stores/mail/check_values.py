@@ -1,4 +1,4 @@
-"""The check value of each message, so that text damaged on the disk is not shown as the original text."""
+"""The check values of messages, so that text that was damaged on the disk is not shown as the original."""
 
 from typing import Final
 
@@ -18,14 +18,14 @@ _BODY: Final = (
 
 
 def damaged_messages(tx: SqlTransaction, *, after: int, limit: int) -> tuple[list[int], int | None]:
-    """Return the damaged messages among the next `limit` messages, and the last id, or None at the end."""
+    """Return the damaged messages among the next `limit`, and the last checked id, or None at the end."""
     rows = tx.all("mail.messages_to_check", {"after": after, "limit": limit})
     damaged = [message.id for message in (record(Message, row) for row in rows) if is_damaged(message)]
     return damaged, rows[-1][0] if rows else None
 
 
 def message_of(row: Row) -> Message:
-    """Return the message at the start of a row, with damaged text replaced by a note about the damage."""
+    """Convert the first columns of a row to a message; damaged text is replaced by a note."""
     message = record(Message, row)
     if not is_damaged(message):
         return message

@@ -1,18 +1,18 @@
 """The search index of messages, and the list of threads by newest message.
 
-The index and the list are implemented differently on each engine.
+Each engine implements the index and the list in its own way.
 
-SQLite has an FTS5 table that does not contain the texts. The writer updates it after it has returned results
-to its callers, with many messages per commit, because an update with each message would double the size of a
-commit. PostgreSQL has one `tsvector` per message, made of words that postroom splits itself. The change that
-stores the message writes it, independently of other servers.
+SQLite has an FTS5 table that does not contain the texts. The writer updates the table after it has returned
+results to its callers, with many messages per commit, because an update with each message would double the
+size of a commit. PostgreSQL has one `tsvector` per message, made of words that postroom splits itself. The
+change that stores a message also writes the `tsvector`, independently of other servers.
 
-A search compares the same words on both engines. A word is a sequence of letters and digits, normalized by
-folding case, accents, vowel points and character variants: `Ł`, `ß`, `İ` and `٣` become `l`, `ss`, `i` and
-`3`. Two kinds of text become encoded words:
+A search compares the same words on both engines. A word is a sequence of letters and digits without
+differences of case, accents, vowel points and character variants: `Ł`, `ß`, `İ` and `٣` become `l`, `ss`, `i`
+and `3`. Two kinds of text become encoded words:
 
-- A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
-  neighbouring characters, and its last character. A search finds each part of such a run, also next to Latin
+- Text in a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
+  neighbouring characters, and its last character. A search finds each part of such text, even next to Latin
   text.
 - A symbol such as an emoji is a word.
 
@@ -44,28 +44,29 @@ MAX_DEPTH: Final = 30
 MAX_UNSPACED: Final = 16_000
 """Maximum number of characters in scripts without spaces that are indexed in one text.
 
-Each pair of such characters may become a separate word, and other senders wait while they are indexed.
+Each pair of these characters may become a separate word, and other senders wait while words are indexed.
 PostgreSQL cannot find phrases after about 16,382 words.
 """
 _ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
 _CODE: Final = "\uf8f0"
-"""First character of an encoded word, from the private use area."""
+"""The first character of an encoded word, from the private use area."""
 _DIGITS: Final = 5
-"""Number of hexadecimal digits for each character of an encoded word."""
+"""The number of hexadecimal digits for each character of an encoded word."""
 _CODED_WORD: Final = re.compile(rf"{_CODE}([0-9a-f]{{{_DIGITS}}})")
 _UNSPACED: Final = re.compile(
     "[\u0e01-\u0e3a\u0e40-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3038-\u303a\u3041-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
 _VIRAMA: Final = 9
-"""Combining class of the mark that joins two characters; without it, they would be a different word."""
+"""The combining class of the mark that joins two characters; without the mark, the word is a different one.
+"""
 _SPLITS: Final = "\u200b\u200c\ufeff"
-"""Invisible characters that separate words; all other invisible characters are part of a word."""
+"""Invisible characters that separate words; all others are part of a word."""
 _TATWEEL: Final = "\u0640"
 _PLAIN: Final = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 )
-"""Characters that Unicode does not decompose, with the character that each becomes without its stroke."""
+"""Characters that Unicode does not decompose, each with the character without its stroke."""
 
 
 class Word(NamedTuple):
@@ -77,7 +78,7 @@ class Word(NamedTuple):
 
 
 def words(text: str) -> Iterator[Word]:
-    """Yield the normalized words of a text in order."""
+    """Yield the normalized words of a text, in order."""
     if text.isascii():
         for match in _ASCII_WORD.finditer(text):
             yield Word(match[0].lower(), match.start(), match.end())
@@ -91,10 +92,10 @@ def words(text: str) -> Iterator[Word]:
 
 
 def folded(text: str) -> Sequence[str]:
-    """Return the normalized words of a text in order."""
+    """Return the normalized words of a text, in order."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
-    # Replace the parts of a text in scripts without spaces by encoded words, up to the index limit.
+    # Replace text in scripts without spaces by encoded words, up to the limit.
     left = MAX_UNSPACED
 
     def code(run: re.Match[str]) -> str:
@@ -108,13 +109,13 @@ def folded(text: str) -> Sequence[str]:
 
 
 def is_unspaced(word: str) -> bool:
-    """Return whether a query word is the encoded form of characters in a script without spaces."""
+    """Return whether a query word encodes characters in a script without spaces."""
     coded = _CODED_WORD.match(word)
     return coded is not None and _UNSPACED.match(chr(int(coded[1], 16))) is not None
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
-    """Return adjacent words to search for, and whether the last one is only a prefix."""
+    """Return the adjacent words to search for, and whether the last one is only a prefix."""
     texts = folded(text)
     if not texts or not texts[-1].startswith(_CODE) or len(texts[-1]) != 1 + _DIGITS:
         return list(texts), False
@@ -124,14 +125,14 @@ def asked_words(text: str) -> tuple[list[str], bool]:
 
 
 def indexed_text(text: str) -> str:
-    """Return the words of a text for FTS5, which only splits at spaces and folds ASCII."""
+    """Return the words of a text for FTS5, which only splits at spaces and ignores the case of ASCII."""
     return text if text.isascii() else " ".join(folded(text))
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Split a text without spaces into encoded words, and yield them.
+    """Split text in a script without spaces into encoded words, and yield them.
 
-    If NFKC changes its length, all of them get its position.
+    If NFKC changes the length of the text, all words get the position of the text.
     """
     start, end = run.span()
     coded = _coded_run(run[0]).split()
@@ -142,7 +143,7 @@ def _coded_words(run: re.Match[str]) -> Iterator[Word]:
 
 
 def _coded_run(run: str) -> str:
-    """Return a part of a text in a script without spaces as encoded words, each surrounded by spaces."""
+    """Return text in a script without spaces as encoded words, each surrounded by spaces."""
     digits = unicodedata.normalize("NFKC", run).encode("utf-32-be").hex()
     codes = [digits[end - _DIGITS : end] for end in range(8, len(digits) + 1, 8)]
     pairs = map(str.__add__, codes, (*codes[1:], ""))
@@ -150,7 +151,7 @@ def _coded_run(run: str) -> str:
 
 
 def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
-    """Yield the words between two positions of a text, where no script without spaces occurs."""
+    """Yield the words between two positions of a text, where there is no script without spaces."""
     word, start = "", begin
     for place in range(begin, end):
         for at, part in enumerate(re.split("( )", _piece(text[place]))):
@@ -167,7 +168,7 @@ def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
-    """Return the text that a character adds to its word; a space, or a word between spaces, ends the word."""
+    """Return what a character adds to its word; a space, or a word between spaces, ends the word."""
     if unicodedata.category(character)[0] == "S" and not character.isascii():
         return f" {_CODE}{ord(character):0{_DIGITS}x} "
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
@@ -194,7 +195,7 @@ _BEFORE_THE_PLACE = 4
 
 
 def snippet(message: Message, query: Query) -> str:
-    """Return a short excerpt around the first match of the query."""
+    """Return a short excerpt around the first match of a query."""
     requested_items = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
@@ -204,7 +205,7 @@ def snippet(message: Message, query: Query) -> str:
 
 
 def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
-    """Yield each word that a match may contain, and whether it is only a prefix."""
+    """Yield each word that a match may contain, and whether the word is only a prefix."""
     match query:
         case Term(text=text, prefix=prefix):
             texts, is_beginning = asked_words(text)
@@ -241,7 +242,7 @@ _NOTHING = '""'
 
 
 def fts5(query: Query, *, depth: int = 0) -> str:
-    """Return the FTS5 expression for a query; query words without letters or digits match nothing.
+    """Return the FTS5 expression for a query; words without letters or digits match nothing.
 
     Raises:
         InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
@@ -277,7 +278,7 @@ def _side_by_side(text: str, *, prefix: bool) -> str:
 
 
 def _quote(text: str) -> str:
-    # FTS5 reads the expression up to the first NUL; in a text, a NUL only separates words.
+    # FTS5 reads an expression up to the first NUL; in a text, a NUL only separates words.
     return '"' + text.replace('"', '""').replace("\0", " ") + '"'
 
 
@@ -289,12 +290,12 @@ _WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C
 _LAST_PLACE: Final = 16_383
 _MAX_PLACES: Final = 255
 _MAX_BYTES: Final = 1_000_000
-"""A limit just below 2**20 bytes, which is the maximum of PostgreSQL."""
+"""A limit just below 2**20 bytes, the maximum in PostgreSQL."""
 _MAX_WORD_LENGTH: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the word that the index adds to all messages of a project, and that no author can write."""
+    """Return the word that the index adds to all messages of a project; no author can write it."""
     return f"'#{project_id}'"
 
 
@@ -310,7 +311,7 @@ def tsvector(message: Message) -> str:
     place, size = 1, 0
     for field, text in texts.items():
         weight = _WEIGHTS[field]
-        # this runs many times for each message, so it makes as few calls as possible
+        # this runs often for each message, so it makes as few calls as possible
         for word in folded(text):
             lexeme = word if len(word) <= _MAX_WORD_LENGTH else word[:_MAX_WORD_LENGTH]
             found_place = places.get(lexeme)
@@ -329,7 +330,7 @@ def tsvector(message: Message) -> str:
 
 
 def tsquery(query: Query, *, depth: int = 0) -> str | None:
-    """Return the PostgreSQL expression for a query; None if it cannot match anything.
+    """Return the PostgreSQL expression for a query, or None if it cannot match anything.
 
     Raises:
         InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
@@ -372,14 +373,14 @@ def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
 _NEWEST: Final = 2**62
 _PAGE: Final = 1_000
 FEW: Final = 50_000
-"""Maximum number of a project's messages whose ids are collected before a search on SQLite, whose index
+"""Maximum number of messages in a project whose ids are collected before a search on SQLite, where the index
 covers all projects.
 """
 _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
 def add(tx: SqlTransaction, message: Message) -> None:
-    """Index a new message; only on PostgreSQL."""
+    """Index a new message, on PostgreSQL only."""
     values = {
         "message_id": message.id,
         "project_id": message.project_id,
@@ -391,7 +392,7 @@ def add(tx: SqlTransaction, message: Message) -> None:
 
 
 def fill(tx: SqlTransaction) -> None:
-    """Index all messages of a store that was just filled; on SQLite, the writer does this."""
+    """Index all messages of a store that was just filled; on SQLite, the writer does this later."""
     if tx.dialect == "sqlite":
         return
     tx.one("mail.go_on_counting")
@@ -402,7 +403,7 @@ def fill(tx: SqlTransaction) -> None:
 
 
 def add_words(tx: SqlTransaction, after: int) -> int:
-    """Index the words of the next messages after an id; return the id of the last one, or 0 at the end."""
+    """Index the words of the next messages after an id; return the last indexed id, or 0 at the end."""
     rows = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
     for row in rows:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
@@ -410,9 +411,10 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 
 
 def add_threads(tx: SqlTransaction) -> None:
-    """Index the threads of all messages; only on PostgreSQL.
+    """Index the threads of all messages, on PostgreSQL only.
 
-    A single statement does this, because a row becomes slower with each change by the same transaction.
+    A single statement indexes all threads, because a row gets slower with each change by the same
+    transaction.
     """
     tx.run("mail.index_threads")
 
@@ -420,7 +422,7 @@ def add_threads(tx: SqlTransaction) -> None:
 def move(tx: SqlTransaction, source: int, target: int) -> None:
     """Move the index entries of a project's messages to another project.
 
-    On SQLite, nothing is done, because the message row has the project.
+    On SQLite, nothing must be moved, because the row of a message has the project.
     """
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (rows := tx.all("mail.project_messages", {**values, "after": after})):
@@ -437,7 +439,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
 def find(
     tx: SqlTransaction, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
 ) -> list[SearchHit]:
-    """Return the messages that match; see `RecordReads.search`."""
+    """Return the messages that match a query, as `RecordReads.search` describes."""
     values: dict[str, object] = {
         "limit": limit,
         "below": cursor or _NEWEST,
@@ -460,16 +462,16 @@ def find(
 
 
 def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
-    """Return the newest messages that a search may have missed; see `RecordReads.partly_searched`."""
+    """Return the newest messages that a search may have missed, as for `RecordReads.partly_searched`."""
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
-    """Return the id range of a project's messages below an id, and the project if it has few messages.
+    """Return the range of a project's message ids below an id; for few messages, also the project.
 
-    Without the range, FTS5 would examine each message of all other projects for a word that is common there.
+    Without the range, FTS5 would examine every message of the other projects for a word that is common there.
     FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second one.
     """
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]

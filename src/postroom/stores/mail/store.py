@@ -1,4 +1,4 @@
-"""The part of the store that mail may use. This part of the store contains only mail's own tables."""
+"""The part of the store that mail may use, which contains only mail's own tables."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class MailStore:
-    """Transactions of a store, limited to mail."""
+    """The transactions of a store, limited to mail."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -19,19 +19,19 @@ class MailStore:
         """Notifications about commits of this and other processes; mail uses the topic `MAIL`."""
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
-        """Run `look` on one consistent snapshot of the store and return its result.
+        """Call `look` with one consistent snapshot of the store, and return its result.
 
         Raises:
-            StoreUnavailable: The store is closed, or did not answer in time.
+            StoreUnavailable: The store is closed, or did not respond in time.
         """
         return await self._store.read(lambda tx: look(tx.mail))
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run `change` as one transaction; when the call returns, the change survives a power failure.
+        """Make a change in one transaction; when this returns, the change survives a power failure.
 
-        An exception from `change` rolls it back and is passed on to the caller. `key` is the slug or path of
-        the project that changes. Changes with the same key run one after another; other changes may run in
-        parallel. If the caller is cancelled, the change may or may not have been made.
+        If `change` raises an exception, it is rolled back, and the caller gets the exception. `key` is the
+        slug or path of the project that changes. Changes with the same key are made one after another, others
+        possibly in parallel. If the caller is cancelled, it is unknown whether the change was made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
@@ -39,9 +39,9 @@ class MailStore:
         return await self._store.write(lambda tx: change(tx.mail), key=OF_A_PROJECT + key)
 
     async def settle(self) -> None:
-        """Update the search index and thread lists, so that later reads see all messages written so far."""
+        """Update the search index and the lists of threads, so that later reads see all messages."""
         await self._store.settle()
 
     async def probe(self) -> None:
-        """Write a row and read it back; raise the error if that fails."""
+        """Write a row and read it back; raise an error if that fails."""
         await self._store.probe()

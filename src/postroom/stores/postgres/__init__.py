@@ -1,4 +1,4 @@
-"""The store on PostgreSQL, for many processes and machines. Requires the extra `postroom[postgres]`."""
+"""The store on PostgreSQL, for many processes and machines; requires the extra `postroom[postgres]`."""
 
 from postroom.stores.postgres.store import PostgresStore
 

@@ -1,9 +1,9 @@
-"""The only module that uses the PostgreSQL driver. A connection is one database session, for one thread.
+"""The only module that uses the PostgreSQL driver; a connection is one database session, for one thread.
 
-The class is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered,
-and sent together with the next query or at the end. Then all answers up to a sync marker are read. Each
-statement is prepared under its own name on first use, because the driver's automatic preparation does not
-survive an error in a pipeline.
+The class is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are
+collected, and sent together with the next query or at the end. After statements were sent, all answers up to
+a sync marker are read. Each statement is prepared under its own name when it is first used, because the
+driver's automatic preparation does not survive an error in a pipeline.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def encoded(value: object) -> bytes | None:
 
 
 def decoder(oid: int) -> Callable[[bytes], Any]:
-    """Return the function that decodes the text of a type."""
+    """Return the function that decodes values of a type from text."""
     return _DECODERS.get(oid, bytes.decode)
 
 
@@ -97,7 +97,7 @@ def _quote(text: bytes) -> bytes:
 
 
 def _number(text: bytes) -> int | float:
-    """Decode a value of the type numeric, which sums and averages of integers have."""
+    """Decode a value of the type numeric, which the sums and averages of integers have."""
     return float(text) if b"." in text or b"N" in text else int(text)
 
 
@@ -127,26 +127,25 @@ _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 
 @cache
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that does a read for many sets of values, given as one array for each parameter.
+    """Return a statement that combines many reads; each parameter is an array with a value for each read.
 
-    Each row ends with the position, counted from 1, of the set of values that found it; rows of the same
-    position keep the order of the read. Return None if there are no parameters, or if one has a type that
-    cannot be combined.
+    Each row ends with the number of the read that found it, counted from 1; the rows of one read keep their
+    order. Return None if the statement has no parameters, or a parameter of a type that cannot be combined.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
     # OFFSET 0 keeps the query separate, so that it is planned like the original statement.
-    looked = f"SELECT * FROM ({_use_given_columns(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
+    looked = f"SELECT * FROM ({_use_given_columns(statement, types)}) AS one OFFSET 0"  # noqa: S608 - only fixed texts
     text = f"SELECT found.*, given.place FROM {_given_table(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
     return replace(statement, name=f"{statement.name}+", text=text)
 
 
 @cache
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that writes one row for each of many sets of values; None as in `together`.
+    """Return a statement that combines many writes of one row each, or None, like `together`.
 
-    Two sets must not write the same row, unless the statement adds the values up, because one of the two
-    updates would be lost.
+    Two writes must not change the same row, unless the statement adds up the values, because one of the two
+    changes would be lost.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -160,7 +159,7 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
 
 
 def _name_columns(values: str) -> str:
-    """Return the values, each with the column name as alias that VALUES would assign to it."""
+    """Return the values, each named by the column name that VALUES would assign to it."""
     return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
 
 
@@ -172,17 +171,17 @@ def _given_table(types: tuple[int, ...]) -> str:
 
 
 def columns(several: Sequence[Bound]) -> list[bytes]:
-    """Return an array of the values for each parameter."""
+    """Return an array of values for each parameter."""
     return [array(column) for column in zip(*several, strict=True)]
 
 
 def _type(number: int) -> str:
-    """Return a parameter's type within an array. Lists become text, as nested arrays need equal lengths."""
+    """Return the element type of an array; lists become text, as nested arrays need equal lengths."""
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
 def _use_given_columns(statement: Statement, types: tuple[int, ...]) -> str:
-    """Return the text in which the given columns replace the parameters."""
+    """Return the text of a statement, with its parameters replaced by columns."""
     return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
 
 
@@ -192,9 +191,9 @@ def _use(place: int, kind: str) -> str:
 
 CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
-"""The time without an answer after which the database server counts as lost.
+"""The time without an answer after which the database server is considered lost.
 
-Shortly before that time, the server is told to cancel the statement.
+Shortly before the server counts as lost, it is asked to cancel the statement.
 """
 OLDEST_SERVER: Final = 14
 
@@ -202,12 +201,12 @@ SESSION: Final = {
     "client_encoding": "UTF8",
     "jit": "off",
     "statement_timeout": "25s",
-    # A process that stalls in the middle of a transaction cannot block other processes for longer than this.
+    # A process that stalls within a transaction can block other processes for at most this long.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "2s",
-    # Every statement finds a few rows by an index. If its tables have many rows, the planner uses the index
-    # by itself. For tables that were just created or emptied, it nearly always plans to read them from end to
-    # end, and it keeps such a plan until they are analysed again (`tests/meta/test_plans.py`).
+    # Every statement finds a few rows by an index. For tables with many rows, the planner chooses the index
+    # by itself. For tables that were just created or emptied, it nearly always plans to read them completely,
+    # and it keeps such a plan until they are analysed again (`tests/meta/test_plans.py`).
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -217,9 +216,9 @@ SESSION: Final = {
     "max_parallel_workers_per_gather": "0",
 }
 _TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-# A shorter timeout in the address, in PGOPTIONS, or of the user or the database stays in force. A longer
-# timeout, or none, is replaced: others would wait for this process, and it would consider the server lost
-# before the server gives up.
+# A shorter timeout in the address, in PGOPTIONS, or of the user or the database is kept. A longer timeout, or
+# none, is replaced: otherwise other processes would wait for this one, and this process would consider the
+# server lost before the server gives up.
 _SETTINGS: Final = """
 SELECT set_config(name, CASE
          WHEN name = ANY ($4::text[])
@@ -237,22 +236,23 @@ _DONE: Final = pq.ExecStatus.COMMAND_OK
 class Address:
     """The address and the options of a connection."""
 
-    dsn: str = field(repr=False)  # with a password
+    dsn: str = field(repr=False)  # contains a password
     schema: str
     direct_dsn: str = field(default="", repr=False)
-    """The database's own address, if `dsn` belongs to a pooler that gives each transaction another session.
+    """The address of the database itself, if `dsn` belongs to a pooler that gives each transaction a
+    different session.
 
-    In that case, nothing is stored in sessions of the pooler, and direct sessions of the database are used to
-    listen and to hold locks.
+    With such a pooler, nothing is stored in its sessions. Direct sessions are used to listen and to hold
+    locks.
     """
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
     """Additional settings of the session."""
     reach: Reach | None = field(default=None, repr=False)
-    """The log of reachability.
+    """The log of whether the database can be reached.
 
-    The log is set once the process has opened the database, because only then are the settings known to be
+    The log is set after the process has opened the database, because only then are the settings known to be
     correct.
     """
 
@@ -271,7 +271,7 @@ class Address:
 
 
 class Answer:
-    """The result of one statement, which is available after `wait`."""
+    """The result of a statement, which is available after `wait`."""
 
     __slots__ = ("changed", "rows", "statement")
 
@@ -291,7 +291,7 @@ class _Described(Answer):
 
 
 class _Together(Answer):
-    """The answer of a statement that combines several queries: each row ends with its query's index."""
+    """The answer to a statement that combines several queries; each row ends with its query's number."""
 
     __slots__ = ("answers",)
 
@@ -307,21 +307,21 @@ class _Together(Answer):
 
 
 _MARK: Final = Answer()
-"""A marker among the expected answers: the end of the statements that were sent so far."""
+"""Marks the end of the statements that were sent, among the expected answers."""
 _UNDONE: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
-"""Errors of the driver that occur only if the connection fails."""
+"""Errors that the driver raises only if the connection fails."""
 
 
 class Connection:
-    """One session. Any method may raise ConnectionLost, after which the session is unusable."""
+    """One session; any method may raise ConnectionLost, after which the session is unusable."""
 
     def __init__(self, address: Address) -> None:
-        """Connect.
+        """Connect to the database.
 
         Raises:
-            ConfigError: The server refuses the user, has no such database or is too old.
-            StoreUnavailable: The server does not answer.
+            ConfigError: The server rejects the user, does not have this database, or is too old.
+            StoreUnavailable: The server does not respond.
         """
         self._address = address
         self._within = address.answer_within.total_seconds()
@@ -329,15 +329,16 @@ class Connection:
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
         self._types: dict[str, tuple[int, ...]] = {}
-        """The parameter types of statements, keyed by name."""
+        """The types of the parameters of statements, keyed by the statement's name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
-        """Queries for the next wait, keyed by a flag (False for locks, so that they sort first) and a name.
+        """Queries for the next wait, keyed by a flag and a name; the flag is False for locks, so that they
+        come first.
         """
         self._writes: list[tuple[Statement, list[Bound]]] = []
-        """Writes to send before any other statement."""
+        """Writes that are sent before all other statements."""
         self._expected: deque[Answer] = deque()
         self.has_written = False
-        """Whether anything except queries was sent since the writer last set it to False."""
+        """Whether something other than a query was sent since the writer last set this to False."""
         try:
             self._pg = _connect(address)
             version = self._pg.server_version
@@ -374,23 +375,23 @@ class Connection:
 
     @property
     def pid(self) -> int:
-        """The server's process id, as the server reported it when the connection was made."""
+        """The process id that the server reported when the connection was made."""
         return self._pg.backend_pid
 
     def process(self) -> int:
-        """Query the server's process id, which differs from `pid` behind a pooler."""
+        """Query the process id of the server, which differs from `pid` behind a pooler."""
         answer = self.send("SELECT pg_backend_pid()")
         self.wait()
         return int(answer.rows[0][0])
 
     @property
     def release(self) -> str:
-        """The name and version of the server, for display."""
+        """The name and the version of the server, as people see them."""
         return f"PostgreSQL {self._pg.server_version // 10_000}.{self._pg.server_version % 10_000}"
 
     @property
     def fileno(self) -> int:
-        """Return the socket, so that callers can wait for notifications from other processes."""
+        """Return the socket, on which callers wait for notifications from other processes."""
         return self._pg.socket
 
     def refuse_lost(self) -> None:
@@ -407,35 +408,35 @@ class Connection:
             self._set_up(for_transaction=True)
 
     def undo(self) -> None:
-        """Roll the transaction back."""
+        """Roll back the transaction."""
         self._looks.clear()
         self._writes.clear()
         if self._expected:
             with contextlib.suppress(PostroomError, Contended):
-                self.wait()  # if the server refuses it, the transaction is rolled back anyway
+                self.wait()  # if this fails, the transaction is rolled back nevertheless
         self.send("ROLLBACK")
         self.wait()
 
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
-        """Send a statement given as text; its result is available after `wait`."""
+        """Send a statement; its result is available after `wait`."""
         self._send_writes()
         return self._send_text(text, list(map(encoded, values)), Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
         """Queue a named query with encoded values; its rows are available after `wait`.
 
-        Queries that differ only in their values are sent as one statement. Statements sent in the meantime
-        run first, and lock queries run before other queries.
+        Queries that differ only in their values are sent as one statement. Statements that are sent in the
+        meantime are executed first, and queries for locks before other queries.
         """
         answer = Answer(statement.name)
         self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
         return answer
 
     def write(self, statement: Statement, bound: Bound, after: int) -> int:
-        """Queue a write with encoded values before all other statements; return its position in the queue.
+        """Queue a write with encoded values, before all other statements; return its position in the queue.
 
-        Writes that differ only in their values are sent as one statement. Nothing waits for an answer. Writes
-        with a position up to `after` run before this one.
+        Writes that differ only in their values are sent as one statement, and nothing waits for an answer.
+        Writes at positions up to `after` are executed before this one.
         """
         self.has_written = True
         for place in range(after + 1, len(self._writes)):
@@ -447,7 +448,7 @@ class Connection:
 
     @property
     def last_write(self) -> int:
-        """The position of the last queued write; -1 if there is none."""
+        """The position of the last queued write, or -1 if there is none."""
         return len(self._writes) - 1
 
     def send_named(self, statement: Statement, bound: Bound) -> Answer:
@@ -475,7 +476,8 @@ class Connection:
     def _send_looks(self) -> None:
         """Send the queued queries.
 
-        Queries that differ only in their values become one statement if the parameter types are known.
+        Queries that differ only in their values become one statement if the types of their parameters are
+        known.
         """
         self._send_writes()
         looks, self._looks = self._looks, {}
@@ -501,11 +503,10 @@ class Connection:
                 self._send_prepared(statement, bound, Answer(statement.name))
 
     def wait(self) -> None:
-        """Execute the statements sent so far, and read their answers.
+        """Execute the statements that were sent, and read their answers.
 
         Raises:
-            Contended, PostroomError: The first error from the server; the statements after it were not
-                executed.
+            Contended, PostroomError: The first error of the server; later statements were not executed.
         """
         expected = self._expected
         self._send_looks()
@@ -520,23 +521,23 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server start to execute the statements sent so far, before the next `wait`."""
+        """Let the server start with the statements that were sent, before the next `wait`."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:
-        """Send buffered statements without waiting for answers."""
+        """Send collected statements without waiting for answers."""
         self._call(self._pg.pipeline_sync)
         self._expected.append(_MARK)
         self._call(self._pg.flush)
 
     def run_script(self, script: str) -> None:
-        """Run statements without values within the open transaction.
+        """Execute statements without values within the open transaction.
 
         Raises:
-            PostroomError: The server refused a statement.
+            PostroomError: The server rejected a statement.
         """
         self.wait()
-        self._call(self._pg.exit_pipeline_mode)  # which takes single statements only
+        self._call(self._pg.exit_pipeline_mode)  # it accepts only single statements
         until = time.monotonic() + self._within
         refused: Refusal | None = None
         self._call(lambda: self._pg.send_query(script.encode()))
@@ -553,7 +554,7 @@ class Connection:
         self.wait()
 
     def heard(self) -> list[tuple[str, int]]:
-        """Return notifications from other processes on the channels, with the process id of each sender."""
+        """Return notifications from other processes on the channels, each with the sender's process id."""
         self._call(self._pg.consume_input)
         results = []
         while (notice := self._call(self._pg.notifies)) is not None:
@@ -561,7 +562,7 @@ class Connection:
         return results
 
     def cut(self) -> None:
-        """Break the connection at once, from another thread; a waiting thread gets ConnectionLost."""
+        """Abort the connection from another thread; a thread that waits on it gets ConnectionLost."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self._pg.socket)) as its,
@@ -569,7 +570,7 @@ class Connection:
             its.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection; repeated calls have no effect."""
+        """Close the connection; a repeated call has no effect."""
         self._selector.close()
         if hasattr(self, "_pg"):
             self._pg.finish()
@@ -660,7 +661,7 @@ class Connection:
                 self._call(self._pg.consume_input)
 
     def _call(self, step: Callable[[], Any]) -> Any:
-        """Call a function of the driver that fails only if the connection fails."""
+        """Call a function of the driver that only fails if the connection fails."""
         try:
             return step()
         except _FAILURES as error:
@@ -679,7 +680,7 @@ def _connect(address: Address) -> pq.abc.PGconn:
         attempts = conninfo.conninfo_attempts(known_values)
     except psycopg.ProgrammingError as error:
         raise unreadable(str(error)) from None
-    except psycopg.OperationalError as error:  # the name of the host is not known
+    except psycopg.OperationalError as error:  # the name of the host is unknown
         raise unreachable(error) from error
     failure: PostroomError = unreachable("no host is given")
     for attempt in attempts:
@@ -693,7 +694,7 @@ def _connect(address: Address) -> pq.abc.PGconn:
 
 
 def _connect_to_host(host: str, within: timedelta) -> pq.abc.PGconn:
-    """Connect to one host; other threads can run while this thread waits."""
+    """Connect to one host; other threads can run at the same time."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()
     waits = {

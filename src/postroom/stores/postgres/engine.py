@@ -1,4 +1,4 @@
-"""The PostgreSQL engine.
+"""The PostgreSQL engine, which runs transactions on one schema of a database.
 
 Three threads write, a few threads read, and one thread listens for changes made by other processes.
 """
@@ -58,16 +58,16 @@ _LOG = get_logger(__name__)
 
 
 TRIES: Final = 3
-"""Maximum number of attempts of a read whose connection is lost.
+"""Maximum number of attempts for a read that loses its connection.
 
-A read can be repeated safely, because it changes nothing.
+A read changes nothing, so it can safely be repeated.
 """
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class Readers:
-    """Runs reads off the event loop, each in a read transaction."""
+    """Runs reads in threads, each in a read transaction."""
 
     def __init__(self, address: Address, *, count: int) -> None:
         self._address = address
@@ -76,15 +76,15 @@ class Readers:
         self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
-        """Run `look` on one consistent snapshot of the store and return its result.
+        """Call `look` with one consistent snapshot of the store, and return its result.
 
         Raises:
-            StoreUnavailable: The store is closed, or did not answer in time.
+            StoreUnavailable: The store is closed, or did not respond in time.
         """
         return await self._threads.submit(partial(self._run, look))
 
     def close(self) -> None:
-        """Finish active reads and close all connections; abort a read that takes too long."""
+        """Finish active reads and close all connections; a read that takes too long is aborted."""
         alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
         alarm.start()
         self._threads.close()
@@ -123,7 +123,7 @@ class Readers:
             connection.undo()
             raise
         connection.send("COMMIT")
-        connection.flush()  # it is not necessary to wait for the end of a read
+        connection.flush()  # nothing must wait for the end of a read
         return result
 
     def _cut_all(self) -> None:
@@ -133,16 +133,16 @@ class Readers:
 
 _MAX_NAME_LENGTH: Final = 63
 _WRITERS: Final = 3
-"""Two writers, and a third for changes that must wait, so that such changes do not block all others."""
+"""The number of writers. One of them makes the changes that must wait for a lock."""
 _SAMPLES: Final = 5
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE: Final = """
 SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
               coalesce(inet_server_port(), 0), current_database())
 """
-# A row set that exceeds work_mem is written to a temporary file on the database's disk, at about 12 bytes per
-# row. The single row of the probe would not show a full disk because, like any changed row, it fits on its
-# page.
+# A result that exceeds work_mem is written to a temporary file on the disk of the database, at about 12 bytes
+# per row. The single row of the probe cannot show that the disk is full because, like any changed row, it
+# fits on its page.
 _ROW: Final = 12
 _ROOM: Final = Statement(
     name="store.room",
@@ -158,10 +158,10 @@ SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(s
 
 
 class DatabaseClock:
-    """The database's clock, computed from its last reading and the time that has elapsed since then.
+    """The clock of the database, computed from its last reading and the time since then.
 
-    The elapsed time is measured by a monotonic clock, so that a wrong or corrected clock of this machine does
-    not affect any time or lease.
+    The time since the last reading is measured by a monotonic clock, so that a wrong or corrected clock of
+    this machine does not affect times and leases.
     """
 
     def __init__(self) -> None:
@@ -172,9 +172,9 @@ class DatabaseClock:
         return elapsed_ms() + self._offset
 
     def measure(self, connection: Connection) -> None:
-        """Read the database's clock.
+        """Read the clock of the database.
 
-        The fastest of several answers is used, because a slow answer is inexact.
+        The fastest of several answers is used, because a slow answer is imprecise.
         """
         quickest: int | None = None
         offset = self._offset
@@ -189,16 +189,16 @@ class DatabaseClock:
 
 
 class _About(NamedTuple):
-    """Facts about the schema that the engine reports."""
+    """The facts about the schema that the engine reports."""
 
     identity: str
     checks_pages: bool
 
 
 class PostgresEngine(Engine):
-    """One schema of a database, for many processes and machines."""
+    """One schema of a database, which many processes and machines can use."""
 
-    def __init__(  # noqa: PLR0913 - made by `open` alone
+    def __init__(  # noqa: PLR0913 - only `open` calls it
         self,
         ownership: Ownership,
         writing: list[Connection],
@@ -213,7 +213,7 @@ class PostgresEngine(Engine):
         self.writers = (
             Writer(writing[0], partial(ownership.connect, 0), name="postroom-writer-0", patient=patient),
             Writer(writing[1], partial(ownership.connect, 1), name="postroom-writer-1", patient=patient),
-            patient,  # closed last, because the other threads give it work
+            patient,  # closed last, because the other threads pass work to it
         )
         address = ownership.address
         self.readers = Readers(address, count=readers)
@@ -227,11 +227,11 @@ class PostgresEngine(Engine):
         self._steps = shipped_migrations("postgres")
         self._tables = tables_of(self._steps)
         self._unfit: StoreError | None = None
-        """The reason why this release can no longer use the schema, which another release has upgraded."""
+        """The reason why this release can no longer use the schema, after another release has upgraded it."""
         self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod
-    def open(  # noqa: PLR0913 - every choice by name
+    def open(  # noqa: PLR0913 - its options, by name
         cls,
         address: Address,
         *,
@@ -244,18 +244,18 @@ class PostgresEngine(Engine):
     ) -> "PostgresEngine":
         """Connect, upgrade the schema, and start to listen for changes by other processes.
 
-        With `is_tried`, all sessions that the engine will ever need are opened as a test. A server that has
-        certainly exited, according to `is_gone`, does not prevent a schema migration.
+        With `is_tried`, all sessions that the engine will ever need are opened as a test. `is_gone` returns
+        whether a server has certainly exited; such a server does not prevent a migration of the schema.
 
         Raises:
             WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was created.
             StoreHeld: The schema is being copied, or a running server could not continue after a step of the
                 schema.
-            ConfigError: The server refuses the user, has no such database or is too old; or the schema's name
-                is invalid.
+            ConfigError: The server rejects the user, does not have this database, or is too old; or the
+                schema's name is invalid.
             SchemaTooNew: A newer release wrote the schema.
             StoreReadOnly: The server accepts no writes, or no writes of this user.
-            StoreUnavailable: The server does not answer, or a pooler has too few sessions.
+            StoreUnavailable: The server does not respond, or a pooler has too few sessions.
         """
         if not 0 < len(address.schema.encode()) <= _MAX_NAME_LENGTH or "\0" in address.schema:
             raise ConfigError(
@@ -276,15 +276,15 @@ class PostgresEngine(Engine):
             place, checksums = first.send(_PLACE), first.send("SHOW data_checksums")
             first.wait()
             for number in range(1, _WRITERS):
-                writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
+                writing.append(ownership.connect(number))  # noqa: PERF401 - earlier ones are closed after an error
             if is_tried:
-                # Open `count` more sessions at once, as a pooler with too few would make readers wait
-                # without an error.
+                # Open `count` more sessions at once, because a pooler with too few would make readers wait
+                # silently.
                 count = readers if address.direct_dsn else readers + 1
                 opened: list[Connection] = []
                 try:
                     for _ in range(count):
-                        opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
+                        opened.append(Connection(address))  # noqa: PERF401 - earlier ones are closed after an error
                 finally:
                     _close_all(opened)
         except (ConnectionLost, Contended) as error:
@@ -334,13 +334,13 @@ class PostgresEngine(Engine):
         try:
             try:
                 refuse_unfit(connection, self._steps)
-            except WrongStore:  # a user that has lost USAGE of the schema sees no tables
+            except WrongStore:  # a user without USAGE of the schema sees no tables
                 refuse_without_rights(connection, self._schema, self._tables)
                 refuse_unfit(connection, self._steps)
             self._unfit = None
         except (SchemaTooNew, StoreCorrupt, WrongStore) as error:
             self._unfit = error
-        # the user lacks a right; each probe reports that, with the statement that grants it
+        # The user lacks a right, which each probe reports together with the statement that grants it.
         except StoreReadOnly as error:
             _LOG.warning("store.schema_not_seen", code=error.code, reason=error.message, remedy=error.remedy)
 
@@ -358,8 +358,8 @@ class PostgresEngine(Engine):
         committed: Callable[[], None] | None = None,
     ) -> T:
         self._refuse_unfit()
-        # Changes of many threads wait together at one writer; two writers would block each other. Changes of
-        # a project run in order, each with its own waits: while one writer waits, the other continues.
+        # Changes of many threads wait together in one writer; two writers would block each other. Changes of
+        # a project are made in order, each with its own waits: while one writer waits, the other continues.
         is_second = key.startswith(OF_A_PROJECT) and crc32(key.encode(errors="surrogatepass")) % 2
         writer = self.writers[1 if is_second else 0]
         return await writer.pending.submit(change, key=key, committed=committed)
@@ -382,7 +382,7 @@ class PostgresEngine(Engine):
 
     @override
     async def indexes_that_lack_rows(self) -> list[str]:
-        return []  # only `amcheck`, which the database's administrator runs, detects one
+        return []  # only `amcheck`, which an administrator must run, detects one
 
     @override
     async def write_again(self, indexes: Sequence[str]) -> None:
@@ -394,12 +394,12 @@ class PostgresEngine(Engine):
 
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
+        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine creates no other type
         sql.rows(_ROOM, (max(size, MIN_SPACE) // _ROW,))
 
     @override
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
+        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine creates no other type
         refuse_lacking(sql.rows(LACKING, (self._schema, self._tables))[0], self._schema)
 
     @override
@@ -416,7 +416,7 @@ class PostgresEngine(Engine):
 
 
 def _refuse_unwritable(connection: Connection) -> None:
-    """Raise if the server accepts no writes, or if the database cannot store every text.
+    """Raise an error if the server accepts no writes, or the database cannot store every text.
 
     Raises:
         StoreReadOnly: The server is a standby, or was made read-only.
@@ -440,10 +440,11 @@ def _refuse_unwritable(connection: Connection) -> None:
 
 
 def _refuse_pooler(first: Connection, address: Address) -> None:
-    """Refuse a pooler that gives each transaction another session, unless there is a direct address.
+    """Reject a pooler that gives each transaction a different session, unless there is a direct address.
 
-    A pooler reports process ids that differ from those of the server. Such a pooler gives each transaction
-    the session that became free last, so using a second connection changes the session of the first.
+    A pooler reports process ids that are not those of the server. A pooler of this kind gives each
+    transaction the session that was freed last, so the use of a second connection changes the session of the
+    first.
 
     Raises:
         ConfigError: The address belongs to such a pooler.

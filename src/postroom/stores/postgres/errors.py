@@ -1,4 +1,4 @@
-"""Maps errors of PostgreSQL to errors of postroom, by a table from SQLSTATE codes to error classes."""
+"""Converts errors of PostgreSQL to errors of postroom, by a table with SQLSTATE codes."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
 )
 
 HELD_UP: Final = {"held_up": True}
-"""The details of a failure that concerns only certain rows, although the server works."""
+"""The details of a failure that only concerns certain rows while the server works."""
 
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")
 _CONTENDED = ("40001", "40P01")
@@ -70,7 +70,7 @@ _REFUSED_AT_LOGIN: Final = (
     ),
     ("^invalid |does not exist", _CORRECT),
 )
-"""The error texts of libpq for wrong connection settings, with the remedies."""
+"""The texts with which libpq reports wrong connection settings, and the remedies."""
 _NO_POSTGRES: Final = re.compile(
     'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
 )
@@ -78,9 +78,9 @@ _TOO_MANY: Final = re.compile(
     "too many (clients|connections)|connection slots are reserved|no more connections allowed"
 )
 _POOLERS_PATIENCE: Final = "query_wait_timeout"
-"""The setting that PgBouncer names in its error if it closes a connection that has waited too long."""
+"""The setting that PgBouncer names when it closes a connection that has waited too long."""
 _NO_USE: Final = "no schema has been selected"
-"""The beginning of the error for an existing schema that the user has no permission to use."""
+"""The beginning of the error for an existing schema that the user may not use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
 _OF_A_TABLE: Final = re.compile("permission denied for (table|sequence) ")
 _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
@@ -93,16 +93,16 @@ class Refusal:
     state: str
     """The five-character SQLSTATE code."""
     text: str
-    """The error text without the details, because those contain whole rows."""
+    """The text of the error without its details, because details contain whole rows."""
     rule: str = ""
-    """The violated constraint of the schema, if any."""
+    """The constraint of the schema that was violated, if any."""
     schema: str = ""
     user: str = ""
-    """The schema and the user of the statement, both quoted as SQL identifiers."""
+    """The schema and the user of the statement, quoted as SQL identifiers."""
 
 
 class ConnectionLost(Exception):
-    """The connection broke, or the server did not respond for too long."""
+    """Raised if the connection broke, or the server did not respond for too long."""
 
 
 class Silent(ConnectionLost):
@@ -110,14 +110,14 @@ class Silent(ConnectionLost):
 
 
 class Contended(Exception):
-    """A deadlock between two transactions, which the server resolved by ending this one.
+    """Raised if two transactions deadlocked, and the server ended this one.
 
     The transaction can be repeated.
     """
 
 
 def error_for(refusal: Refusal) -> Exception:
-    """Return the error for a server's refusal: a postroom error, ConnectionLost or Contended."""
+    """Convert an error of the server to a postroom error, ConnectionLost or Contended."""
     state, text = refusal.state, refusal.text
     if state.startswith(_LOST):
         return ConnectionLost(text)
@@ -142,7 +142,7 @@ def error_for(refusal: Refusal) -> Exception:
 
 
 def unreachable(error: object) -> StoreUnavailable:
-    """Return the error for a server that does not answer, or for a pooler that gave up waiting for it."""
+    """Return the error for a server that does not respond, or a pooler that gave up waiting for it."""
     if _POOLERS_PATIENCE in str(error):
         return sessionless(f"the pooler's {_POOLERS_PATIENCE}")
     return StoreUnavailable(
@@ -151,7 +151,7 @@ def unreachable(error: object) -> StoreUnavailable:
 
 
 def silent(place: str, within: timedelta) -> StoreUnavailable:
-    """Return the error for a program that accepts connections but does not answer like PostgreSQL."""
+    """Return the error for a program that accepts connections, but does not respond like PostgreSQL."""
     return StoreUnavailable(
         f"PostgreSQL cannot be reached: the program that listens at {place} did not answer as "
         f"PostgreSQL within {within.total_seconds():g} s",
@@ -172,7 +172,7 @@ def sessionless(within: str = "") -> StoreUnavailable:
 
 
 def no_backup() -> StateError:
-    """Return the error for backing up or restoring PostgreSQL, which postroom does not do."""
+    """Return the error for a backup or restore of PostgreSQL, which postroom does not make."""
     return StateError(
         "postroom cannot back up or restore PostgreSQL",
         remedy="use pg_dump and pg_restore, or the provider's backups",
@@ -180,9 +180,9 @@ def no_backup() -> StateError:
 
 
 def login_error(text: str) -> PostroomError:
-    """Return the error for a failed connection, caused by wrong settings or a missing server.
+    """Return the error for a failed connection, because of wrong settings or a missing server.
 
-    libpq provides no SQLSTATE for such a failure, only a text.
+    For such a failure, libpq provides a text but no SQLSTATE.
     """
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):
@@ -200,7 +200,7 @@ def login_error(text: str) -> PostroomError:
 
 
 def dropped(error: ConfigError) -> PostroomError:
-    """Return WrongStore if the running server's database was deleted; otherwise return the given error."""
+    """Return WrongStore if a running server's database was deleted; otherwise, return the given error."""
     if not _NO_DATABASE.search(error.message):
         return error
     return WrongStore(f"the database no longer exists: {error.message}", remedy=_REMEDIES[WrongStore])
@@ -217,13 +217,13 @@ def unreadable(text: str) -> ConfigError:
 
 
 def grants(schema: str, user: str) -> list[str]:
-    """Return the statements that grant a user all permissions that a server needs on a schema."""
+    """Return the statements that grant a user all rights on a schema that a server needs."""
     every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
     return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
 
 
 def _granting(refusal: Refusal) -> str:
-    """Return the remedy for a missing permission."""
+    """Return the remedy for a missing right."""
     if denied := _PERMISSION.search(refusal.text):
         what, name = denied.groups()
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
@@ -237,5 +237,5 @@ def _granting(refusal: Refusal) -> str:
 
 
 def _first_line(error: object) -> str:
-    """Return the first line of libpq's text, without the advice on later lines."""
+    """Return the first line of libpq's text, without the advice in later lines."""
     return str(error).strip().partition("\n")[0]

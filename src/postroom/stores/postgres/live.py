@@ -1,8 +1,8 @@
-"""Live commands between processes: a row for each target listener, and a notification to its process.
+"""Live commands between processes: a row for each listener, and notifications to its process.
 
-Each listener is a row with an expiry time, which its process renews. The listeners of a dead process
-therefore expire. The tables are unlogged. If a crash of the database server empties the tables, senders store
-their commands instead, and listeners register again.
+The row of a listener expires unless its process renews it, so the listeners of a dead process disappear. The
+tables are unlogged. If a crash of the database server empties them, senders store their commands instead, and
+listeners register again.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _DECODER = msgspec.json.Decoder(LiveRunCommand)
 
 LISTENED_FOR = timedelta(seconds=15)
-"""Time after which a listener expires unless its process renews it."""
+"""The time after which a listener expires unless its process renews it."""
 LOOK_AFTER = timedelta(seconds=1)
-"""Interval at which both sides check, in case a notification was lost."""
+"""The interval at which both sides check for changes, because a notification may be lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 def _statements(name: str) -> dict[str, Statement]:
-    """Return a file's statements, keyed by heading; `{now}` is replaced by the database's current time."""
+    """Return the statements of a file, keyed by heading; `{now}` is replaced by the database's time."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
     pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {
@@ -64,10 +64,9 @@ _SQL: Final = _statements("live")
 
 
 class PostgresLiveChannels:
-    """Delivers commands to runs in all processes that share a schema; `close` ends it.
+    """Delivers commands to runs in all processes that share a schema, until `close` is called.
 
-    A sender waits at most `accept_within_ms` for the receipts; after that, commands without a receipt are
-    withdrawn.
+    A sender waits for receipts for at most `accept_within_ms`; then commands without a receipt are withdrawn.
     """
 
     def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -87,7 +86,7 @@ class PostgresLiveChannels:
         self._renew_at = 0.0
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; it counts as delivered if one of them accepts it."""
+        """Pass a command to all listeners of its target; one of them must accept it."""
         delivery_id, body = uuid4().hex, encode(command)
         with self._changes.listen(_delivery(delivery_id)) as settled:
             sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)
@@ -107,13 +106,13 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Start listening for commands to this target; an earlier listener for the target is replaced."""
+        """Start to listen for commands to this target; an earlier listener of the target is replaced."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [
             subscription for subscription in self._listening.values() if subscription.target == target
         ]:
-            former.close()  # a listener in another process finds out when it is renewed
+            former.close()  # a listener in another process learns this when it is renewed
         self._listening[subscription.key] = subscription
         if not self._serving:
             self._serving = True
@@ -121,7 +120,7 @@ class PostgresLiveChannels:
         return subscription
 
     async def close(self) -> None:
-        """End all subscriptions and delete their rows; repeated calls have no effect."""
+        """End all subscriptions and delete their rows; a repeated call has no effect."""
         for subscription in tuple(self._listening.values()):
             subscription.close()
         if not self._tasks.closed:
@@ -149,12 +148,12 @@ class PostgresLiveChannels:
         return any(row[0] in ("sent", "taken") for row in rows)
 
     async def _serve(self) -> None:
-        """Receive commands, write receipts and renew listeners while there is work."""
+        """Receive commands, write receipts and renew listeners while there is anything to do."""
         while self._listening or self._gone or self._settled:
             try:
                 await self._settle()
                 await self._remove()
-                await self._take()  # also receives what was sent to a listener just before its removal
+                await self._take()  # also receives what was sent just before a listener was removed
                 # Drop commands whose senders no longer wait.
                 self._in_hand = {
                     place: live_receipt
@@ -197,7 +196,7 @@ class PostgresLiveChannels:
             self._gone.difference_update(gone)
 
     async def _renew(self) -> None:
-        """Renew this process's listener rows, close replaced listeners, and delete expired rows."""
+        """Renew the listeners of this process, close replaced listeners, and delete expired rows."""
         now = asyncio.get_running_loop().time()
         if now < self._renew_at or not self._listening:
             return
@@ -234,7 +233,7 @@ class PostgresLiveChannels:
 
 
 def _rows(sql: SqlTransaction, statement: str, values: Sequence[object]) -> list[Row]:
-    assert isinstance(sql, PostgresTransaction)  # noqa: S101 - the tables are of this engine alone
+    assert isinstance(sql, PostgresTransaction)  # noqa: S101 - only this engine has the tables
     return sql.rows(_SQL[statement], values)
 
 

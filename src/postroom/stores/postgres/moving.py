@@ -30,7 +30,7 @@ _GO_ON: Final = (
 
 
 class PostgresSide:
-    """A schema that is accessed on one connection; `opened` yields such an object."""
+    """A schema that is copied over one connection; `opened` yields it."""
 
     def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection
@@ -44,7 +44,7 @@ class PostgresSide:
         return str(rows[0][0]) if rows else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that was ever assigned to a message."""
+        """Return the highest number that a message ever had."""
         sequence = "CAST(pg_get_serial_sequence('messages', 'id') AS regclass)"
         [[newest]] = self._all(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
         return int(newest)
@@ -71,9 +71,9 @@ class PostgresSide:
         return int(value)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this schema is incomplete.
+        """Return the id of the store of which this schema is an unfinished copy.
 
-        Return None if there is no such store.
+        Return None if this schema is not an unfinished copy.
         """
         if not self._is_made:
             return None
@@ -104,7 +104,7 @@ class PostgresSide:
                 connection.send_named(statement, values)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, set the number sequences beyond the used numbers, and remove the mark last."""
+        """Fill the indexes, move the number sequences past the used numbers, and remove the mark last."""
         [[after]] = self._all("SELECT coalesce(max(message_id), 0) FROM message_words")
         while after is not None:
             progress.tell("filling the indexes: messages", after, newest_message)
@@ -143,17 +143,18 @@ class PostgresSide:
 def opened(
     dsn: str, *, schema: str, name: str, is_target: bool, is_gone: IsGone = nobody_is_gone
 ) -> Iterator[PostgresSide]:
-    """Open a schema for a copy, and prevent all servers from using it until the end.
+    """Open a schema for a copy, and keep all servers from using it until the context ends.
 
-    `mark` creates the target if it is missing. Locks do not always show a running server: if the schema is on
-    a standby, the locks are held on its primary, and behind a pooler there are no locks. Therefore servers
-    are also recognized by their leases, unless `is_gone` says that the server has exited.
+    `mark` creates the target if it is missing. Locks do not always show that a server is running: for a
+    schema on a standby, servers hold the locks on its primary, and behind a pooler there are no locks.
+    Therefore servers are also recognized by their leases, unless `is_gone` returns that the server has
+    exited.
 
     Raises:
-        StoreHeld: A server, or another process, uses the schema.
+        StoreHeld: A server or another process uses the schema.
         StateError: The source does not exist, or is older than this release. ConfigError, SchemaTooNew,
             StoreReadOnly, StoreUnavailable: As for `PostgresStore.open`.
-        StoreUnavailable: The connection broke during the copy. The copy can be continued later.
+        StoreUnavailable: The connection broke during the copy, which can be continued later.
     """
     address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
     try:

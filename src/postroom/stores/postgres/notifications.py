@@ -1,11 +1,11 @@
-"""Sends notifications between processes with LISTEN and NOTIFY, on a separate connection and thread.
+"""Sends notifications between processes with LISTEN and NOTIFY, over a separate connection and thread.
 
-Notifications are sent in batches after the commit, on a connection that does not wait for the disk. NOTIFY
-inside the transactions themselves would allow only one transaction of the database to commit at a time.
+Notifications are sent in batches after the commit, over a connection that does not wait for the disk. NOTIFY
+within the transactions themselves would allow only one transaction of the database to commit at a time.
 
 Each batch is a separate transaction. A process that is alone sends no notifications, which saves a third of
 the transactions of a busy process. Each listening process announces itself and holds a shared session lock,
-so that other processes can detect it.
+by which other processes detect it.
 """
 
 import contextlib
@@ -29,16 +29,17 @@ from postroom.stores.postgres.sql_transaction import lock_number
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
-"""The time without any traffic after which a connection is checked."""
+"""The time without traffic after which a connection is checked."""
 CONNECTS_AGAIN_AFTER: Final = timedelta(seconds=1)
-"""Maximum pause between two attempts to reconnect after an outage."""
+"""Maximum pause between two attempts to reconnect."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 """Minimum time between two batches of notifications."""
 LOOKS_EVERY: Final = timedelta(seconds=10)
-"""Interval at which clocks are compared and the schema is checked for compatibility with this release."""
+"""The interval at which clocks are compared, and the schema is checked for compatibility with this release.
+"""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
 _BEGUN: Final = "*"
-"""Sent by a process that starts to listen or to send, so that all listeners check for changes."""
+"""A process sends this when it starts to listen or to send, so that all listeners check for changes."""
 _LISTENS: Final = "SELECT pg_advisory_lock_shared($1::bigint)"
 _OTHERS: Final = """
 SELECT EXISTS (SELECT 1 FROM pg_locks
@@ -50,19 +51,19 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes this process's notifications to other processes, and theirs to its own listeners."""
+    """Passes notifications from this process to others, and theirs to the listeners of this process."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
     ) -> None:
-        """Store the arguments; `look_around` is called at intervals with this connection."""
+        """Create the exchange; `look_around` is called at intervals with its connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._look_around, self._looked_at = look_around, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self._key = lock_number(f"postroom listens {address.schema}")
         self.is_listening = threading.Event()
-        """Whether this process currently receives notifications from other processes."""
+        """Whether this process receives notifications from other processes now."""
         self.is_alone = threading.Event()
         """Whether no other process listens, so that nothing is sent."""
         self._owed: set[str] = set()
@@ -75,7 +76,7 @@ class Notifications:
         self._thread.start()
 
     def share(self, topics: Collection[str]) -> None:
-        """Send these topics to other processes soon."""
+        """Send these topics to other processes in the background."""
         if topics and self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed
@@ -84,7 +85,7 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """Stop; unsent notifications are lost, which does no harm. Repeated calls have no effect."""
+        """Stop; losing unsent notifications does no harm, and a repeated call has no effect."""
         if not self._closing.is_set():
             self._closing.set()
             self._ring()
@@ -119,7 +120,7 @@ class Notifications:
             self._send_to_others()
             self.is_listening.set()
             self._ring()
-            self._changes.tell_all()  # notifications that were sent while nobody listened
+            self._changes.tell_all()  # notifications may have been sent while this process did not listen
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.fileno, selectors.EVENT_READ)
                 selector.register(self._woken, selectors.EVENT_READ)
@@ -136,7 +137,7 @@ class Notifications:
     def _pass_on(self, connection: Connection) -> None:
         """Receive notifications, and send queued ones.
 
-        At intervals, also send an empty batch to detect a lost connection.
+        An empty batch is sent at intervals, to detect a lost connection.
         """
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(1_024)
@@ -159,18 +160,18 @@ class Notifications:
     def _look_for_others(self, connection: Connection) -> None:
         """Check whether another process listens.
 
-        A new process announces itself, so that this check does not have to wait for it.
+        A new process announces itself, so that this check need not wait for it.
         """
         answer = connection.send(_OTHERS, (self._key,))
         connection.wait()
         if not answer.rows[0][0]:
             self.is_alone.set()
-            self._hear(connection)  # another process may have started in between
+            self._hear(connection)  # another process may have started meanwhile
         elif self.is_alone.is_set():
             self._send_to_others()
 
     def _send_to_others(self) -> None:
-        """Start sending notifications, and make listeners of other processes check for earlier changes."""
+        """Start to send notifications, and make listeners in other processes check for earlier changes."""
         self.is_alone.clear()
         with self._gate:
             self._owed.add(_BEGUN)

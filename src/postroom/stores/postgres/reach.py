@@ -1,4 +1,4 @@
-"""Logs whether a database can be reached, in a single place for all sessions."""
+"""Logs whether a database can be reached, in one place for all its sessions."""
 
 import threading
 from collections.abc import Callable
@@ -15,20 +15,20 @@ TOLD_AGAIN: Final = timedelta(minutes=1)
 
 
 class Reach:
-    """Records each attempt to connect, from all threads, and logs when the result changes.
+    """Records each attempt to connect, in all threads, and logs when the result changes.
 
-    A server makes several attempts per second, and each periodic task would log its own error. Therefore an
-    error is marked as already reported, so that the log omits repetitions.
+    A server makes several attempts per second, and each periodic task would log its own error. Therefore
+    errors are marked as reported, and are not logged again.
     """
 
     def __init__(self, elapsed: Callable[[], int] = elapsed_ms) -> None:
-        """`elapsed` is a monotonic clock in milliseconds."""
+        """Create the log; `elapsed` is a monotonic clock in milliseconds."""
         self._elapsed = elapsed
         self._gate = threading.Lock()
         self._lost_at: int | None = None
         self._told_at = 0
         self._tries = 0
-        """Number of attempts since the connection was lost."""
+        """The number of attempts since the connection was lost."""
 
     def lost(self, error: PostroomError) -> None:
         """Record that the database could not be reached."""
@@ -48,7 +48,7 @@ class Reach:
 
     def found(self) -> None:
         """Record that a session was opened."""
-        # the usual case; this takes no lock, because a loss at this moment is logged afterwards
+        # The usual case, without a lock, because a loss at this moment is logged afterwards.
         if self._lost_at is None:
             return
         with self._gate:

@@ -1,15 +1,16 @@
-"""Upgrades a schema: all missing numbered steps are applied in order in one transaction.
+"""Upgrades a schema, by applying all missing numbered steps in order in one transaction.
 
 Servers of this release and of the previous one may use the schema at the same time. Therefore a step that
-cannot lock a table at once is rolled back and retried, so that users of the table wait at most half a second.
+cannot lock a table at once is rolled back and tried again, so that users of the table wait at most half a
+second.
 
-Either any number of processes may write to a schema, or one process has exclusive access to it for a copy.
-Each connection that writes holds a session lock for as long as it exists. A process that has lost its
-connections stops writing if it finds that the schema is being copied. Leases, not these locks, divide the
-work among the servers that share a schema.
+Either any number of processes write to a schema, or one process uses it alone for a copy. Each connection
+that writes holds a session lock for its whole life. A process that has lost its connections stops writing if
+it finds that the schema is being copied. The work is divided among the servers of a schema by leases, not by
+these locks.
 
-An inspection reads the schema's outline and finds its faults. An inspection has no time limit, uses its own
-connection, and bypasses the indexes, because an index may be damaged.
+An inspection reads the outline of the schema and finds its faults. An inspection has no time limit, uses its
+own connection, and does not use indexes, because an index may be damaged.
 """
 
 import json
@@ -38,9 +39,9 @@ _LOG = get_logger(__name__)
 
 
 _NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
-# One query on the catalog, regardless of the number of tables. The schema may contain unrelated tables. If it
-# contains none of postroom's, missing rights become apparent when the tables are created. The query names the
-# schema, because a session has no current schema if the user may not use it.
+# One query on the catalog for any number of tables. The schema may contain unrelated tables. If it contains
+# none of postroom's, missing rights show when the tables are created. The query names the schema, because a
+# session has no current schema if the user may not use it.
 LACKING: Final = Statement(
     name="store.lacking_rights",
     text="""
@@ -71,15 +72,15 @@ SELECT found.* FROM (
 
 
 def tables_of(steps: Sequence[Migration]) -> list[str]:
-    """Return the names of all tables in these steps, and of the table of applied steps (only read)."""
+    """Return the names of all tables in these steps, and of the table that lists the applied steps."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise if the user lacks permission to read or write one of these tables; ignore missing tables.
+    """Raise an error if the user may not read or write one of these tables; missing tables are ignored.
 
     Raises:
-        StoreReadOnly: A permission is missing.
+        StoreReadOnly: A right is missing.
     """
     connection.begin()
     answer = connection.send(LACKING.text, (schema, tables))
@@ -89,10 +90,10 @@ def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[
 
 
 def refuse_lacking(found: Row, schema: str) -> None:
-    """Raise if `LACKING` has found missing permissions.
+    """Raise an error if `LACKING` has found missing rights.
 
     Raises:
-        StoreReadOnly: The user lacks a permission; the remedy grants all permissions that are needed.
+        StoreReadOnly: The user lacks a right; the remedy grants all rights that are needed.
     """
     rights, table, count, has_no_use, user = found
     if not (count or has_no_use):
@@ -113,8 +114,8 @@ def refuse_lacking(found: Row, schema: str) -> None:
 
 
 _NOTICED: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
-"""Settings that let the server detect within a minute that the lock holder's machine is gone, and release the
-lock.
+"""Settings with which the server detects within a minute that the machine of a lock's holder is gone, and
+releases the lock.
 """
 _WRITERS_LOCK: Final = {
     True: "SELECT pg_advisory_lock($1::bigint)",
@@ -139,10 +140,10 @@ class Ownership:
         self._alone = alone
 
     def connect(self, number: int) -> Connection:
-        """Connect for the writer with this number; wait briefly for the connection of a former owner to end.
+        """Connect the writer with this number; wait briefly until a former owner's connection ends.
 
         Raises:
-            StoreHeld: Another process has exclusive access to the schema.
+            StoreHeld: Another process uses the schema alone.
             ConfigError, StoreUnavailable: The connection failed.
         """
         if self.address.direct_dsn:
@@ -187,20 +188,20 @@ SETTINGS: Final = {
 }
 _MAX_FAULTS: Final = 40
 _PREPARABLE: Final = ("DELETE", "INSERT", "SELECT", "UPDATE", "WITH")
-"""First words of statements that PostgreSQL can prepare."""
+"""The first words of statements that PostgreSQL can prepare."""
 
 
 def outline_of(tx: PostgresTransaction) -> Outline:
-    """Return the outline of the schema."""
+    """Return a description of the schema without its data."""
     return outline.outline_of(tx, lambda text: _number(tx, text))
 
 
 def faults_of(tx: PostgresTransaction) -> list[str]:
-    """Return the faults of the schema, limited to about forty.
+    """Return about forty faults of the schema at most.
 
-    Faults are missing tables and columns, unreadable rows (with checksums, every damaged page), rows that
-    break a CHECK or a reference, and indexes whose build did not finish. Rows missing from an index are not
-    detected; use PostgreSQL's `amcheck` for that.
+    Faults are missing tables and columns, unreadable rows (with checksums, all damaged pages), rows that
+    violate a CHECK or a reference, and indexes whose build did not finish. Rows that are missing in an index
+    are not detected; PostgreSQL's `amcheck` finds them.
 
     Raises:
         WrongStore: The schema contains no tables.
@@ -226,7 +227,7 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
 
 
 def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
-    """Return the fault that a query finds, or the server's error. The transaction can continue."""
+    """Return the fault that a query finds, or the server's error; the transaction stays usable."""
     tx.connection.send("SAVEPOINT look")
     try:
         text = look()
@@ -238,7 +239,7 @@ def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
 
 
 def _prepare(tx: PostgresTransaction, statement: str) -> str:
-    """Let the server resolve all tables and columns of a statement, without executing it."""
+    """Let the server resolve all tables and columns of a statement without executing it."""
     tx.connection.send(f"PREPARE look AS {statement}")
     tx.connection.send("DEALLOCATE look")
     tx.connection.wait()
@@ -246,7 +247,7 @@ def _prepare(tx: PostgresTransaction, statement: str) -> str:
 
 
 def _broken(tx: PostgresTransaction, check: str) -> str:
-    """Return how many rows violate a check, as text; '' if there are none."""
+    """Return a text with the number of rows that violate a check, or '' if there are none."""
     number = _number(tx, check)
     return f"{number} rows break it" if number else ""
 
@@ -258,12 +259,10 @@ def _number(tx: PostgresTransaction, text: str) -> int:
 
 
 _WITHIN: Final = timedelta(hours=6)
-"""Time limit for a step, and for waiting for another process that upgrades."""
+"""The time limit for a step, and for waiting until another process has upgraded."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
-"""The time for which a step waits for a lock: a quarter of the time after which other statements that wait
-for a row or table fail.
-"""
+"""The time that a step waits for a lock. It is a quarter of the lock timeout of other statements."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _MAX_PAUSE: Final = timedelta(seconds=30)
 
@@ -302,15 +301,14 @@ def migrate(
 ) -> list[int]:
     """Apply all missing steps or none, and return their numbers; concurrent callers wait.
 
-    `is_gone` returns whether a server has certainly exited, judged from its stored description; the lease of
-    such a server is ignored.
+    `is_gone` returns, from the stored description of a server, whether the server has certainly exited; then
+    its lease is ignored.
 
     Raises:
         WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was changed.
-        SchemaTooNew: The schema has steps that this release does not know, so it can no longer use the
-            schema.
+        SchemaTooNew: The schema has unknown steps, and this release can no longer use it.
         StoreHeld: A running server could not continue after a step; nothing was changed.
-        StoreCorrupt: An applied step differs from the shipped step.
+        StoreCorrupt: An applied step differs from the step in this release.
     """
     steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
@@ -327,7 +325,7 @@ def migrate(
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))
     try:
-        # Apply the missing steps, as soon as no other session locks a table that they change.
+        # Apply the missing steps when no other session locks a table that they change.
         until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
         while True:
             try:
@@ -347,12 +345,12 @@ def _apply_steps(
     connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone
 ) -> list[int]:
     connection.begin()
-    # The lock is held until the transaction ends, even if it ends because the process does.
+    # The lock is held until the transaction ends, even if the process dies.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
     answer = connection.send(_HAS_SCHEMA, (schema,))
     connection.wait()
     connection.send(_GIVES_WAY)
-    if not answer.rows:  # IF NOT EXISTS would require the right to create a schema even if it exists
+    if not answer.rows:  # IF NOT EXISTS would require the right to create an existing schema
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
@@ -367,9 +365,9 @@ def _apply_steps(
 
 
 def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
-    """Raise if a running server does not know a step.
+    """Raise an error if a running server does not know a step.
 
-    A server that is just starting, or has stalled, will detect this itself (`refuse_unfit`).
+    A server that is just starting, or has stalled, detects this itself (`refuse_unfit`).
 
     Raises:
         StoreHeld: A running server does not know the step.
@@ -385,7 +383,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
 
 
 def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
-    """Raise if a running server has a lease on the schema; needed because servers hold no locks on a standby.
+    """Raise an error if a running server has a lease on the schema, because a standby has no locks.
 
     Raises:
         StoreHeld: A server is running.
@@ -421,11 +419,11 @@ def _sessions_text(up: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
-    """Raise if a running server with these steps can no longer use the schema.
+    """Raise an error if a running server with these steps can no longer use the schema.
 
     Raises:
         SchemaTooNew, StoreCorrupt: As for `missing_migrations`.
-        WrongStore: As for `missing_migrations`, or a table disappeared between two statements.
+        WrongStore: As for `missing_migrations`, or a table has disappeared.
     """
     connection.begin()
     try:
@@ -445,7 +443,7 @@ def applied_steps(connection: Connection) -> dict[int, str]:
 
 
 def needed_step(connection: Connection) -> int:
-    """Return the newest step that a release must know to use the schema; 0 if there is none."""
+    """Return the newest step that a release must know to use the schema, or 0 if there is none."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return 0
     answer = connection.send(_NEEDED)

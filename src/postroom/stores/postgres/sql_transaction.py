@@ -1,4 +1,4 @@
-"""Runs the statements of one open transaction on a connection to PostgreSQL."""
+"""Executes the statements of a transaction over a connection to PostgreSQL."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -29,9 +29,9 @@ OF_ONE_THREAD: Final = frozenset(
         "threads.spend",
     )
 )
-"""Writes of single rows that belong to a thread; the writer holds the lock of the thread.
+"""Writes of single rows that belong to a thread whose lock the writer holds.
 
-`threads.spend` adds to its row, so the order of such writes does not matter.
+`threads.spend` adds to its row, so that the order of such writes does not matter.
 """
 LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
@@ -42,10 +42,10 @@ LOOKS_OF_ONE_THREAD: Final = frozenset(
         "threads.thread",
     )
 )
-"""Reads of rows that belong to a thread. A change makes them before it reads limits or budgets.
+"""Reads of rows that belong to a thread; a change makes them before it reads limits or budgets.
 
 Each writer of these rows holds the lock of the thread. Therefore the answers stay valid for a change that
-holds this lock, even after changes to other threads.
+holds this lock, even if other threads change.
 """
 _LOCK: Final = Statement(
     name="lock",
@@ -61,28 +61,28 @@ _TRY_LOCK: Final = replace(
 class Deferred(BaseException):
     """Raised if a change that has written nothing must wait for an answer.
 
-    The change runs again when the answer has arrived.
+    The change is made again when the answer has arrived.
     """
 
 
 class LockHeld(Exception):
-    """Raised if another transaction holds a lock that this one must not wait for."""
+    """Raised if another transaction holds a lock for which this one must not wait."""
 
 
 _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
-    """Runs named statements on one connection. The class neither begins nor ends the transaction.
+    """Executes named statements over one connection, within a transaction that its caller begins and ends.
 
     Errors are sticky: a change that catches an error and continues is not committed. A transaction that must
     not wait for locks fails with LockHeld. A transaction that may wait only for its first lock fails with
-    LockHeld at a later lock.
+    LockHeld at a later one.
 
-    While `may_defer` is set, a change that has not written anything does not wait: its queries are sent, and
-    its run ends with Deferred. When it runs again from the start, it makes the same queries and finds their
-    answers. In this way, many changes share one wait, and each change still decides on data that was read
-    under its own locks.
+    While `may_defer` is set, a change that has written nothing does not wait: its queries are sent, and the
+    change ends with Deferred. When it is made again from the start, it makes the same queries and finds their
+    answers. In this way, many changes share one wait, but each decides on data that it read under its own
+    locks.
     """
 
     def __init__(
@@ -96,22 +96,22 @@ class PostgresTransaction(SqlTransaction):
     ) -> None:
         self.connection = connection
         self._others = others
-        """The locks of the completed changes in the same group; None if the change is not part of a group."""
+        """The locks of the completed changes in the same group, or None if the change belongs to no group."""
         self._written_to: int | None = None
-        """The position of the last write of this run among the writes of the connection."""
+        """The position of this run's last write among the writes of the connection."""
         self.known = {}
         self.spent = {} if spent is None else spent
         self.instant = None
         self.failure: Exception | None = None
         self.may_defer = False
         self.runs = 0
-        """Number of runs of the change in its group."""
+        """The number of runs of the change in its group."""
         self.seen = 0
-        """Number of changes of its group that were completed at its last run."""
+        """The number of changes in its group that were complete at its last run."""
         self.shares_limits = False
-        """Whether another change of the group has also locked the limits."""
+        """Whether another change in the group has locked the limits, too."""
         self.locked: set[str] = set()
-        """The names for which this transaction has requested locks."""
+        """The names of the locks that this transaction has requested."""
         self._statements = statements("postgres")
         self._may_wait = may_wait
         self._only_first = only_first
@@ -119,17 +119,17 @@ class PostgresTransaction(SqlTransaction):
         self._is_trying = False
         """Whether other changes may hold one of the requested locks."""
         self._asked: list[tuple[_Key, Answer]] = []
-        """The queries of its runs before its first write, in order, each with its statement and values."""
+        """The queries before the change's first write, in order, each with its statement and values."""
         self._place = 0
-        """Number of queries in this run."""
+        """The number of queries in this run."""
 
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
         """Begin a run of the change.
 
-        `stale` contains the names of the locks of the changes that were completed since its last run.
+        `stale` contains the names of the locks of changes that were completed since its last run.
 
-        The answers to its earlier queries may have changed. Answers about the change's thread stay valid if
-        those changes share only the lock of the limits with it.
+        The answers to its earlier queries may have changed. Answers about the thread of the change stay valid
+        if it shares only the lock of the limits with those changes.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.
@@ -139,7 +139,7 @@ class PostgresTransaction(SqlTransaction):
         self.known.clear()
         if stale - {LIMITS}:
             self._forget()
-            self.instant = None  # the read may have happened before the change for which this one waited
+            self.instant = None  # the read may have preceded the change for which this one waited
         elif stale:
             self._asked = list(takewhile(lambda one: one[0][0] in LOOKS_OF_ONE_THREAD, self._asked))
         self.may_defer = may_defer
@@ -149,7 +149,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
 
     def _forget(self) -> None:
-        """Discard the answers to this and all later queries."""
+        """Discard the answers to this query and to all later ones."""
         del self._asked[self._place :]
 
     @property
@@ -199,7 +199,7 @@ class PostgresTransaction(SqlTransaction):
     def lock(self, *names: str) -> None:
         if self.locked.issuperset(names):
             return
-        self.instant = None  # the read may have happened before a change for which this one waits
+        self.instant = None  # the read may have preceded a change for which this one waits
         self.known.clear()  # they were read before other changes were locked out
         self._forget()
         self.refuse_failed()
@@ -235,15 +235,14 @@ class PostgresTransaction(SqlTransaction):
         return not any(row[0] == 0 for answer in locks for row in answer.rows)
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
-        """Return the rows of a statement that only this engine has, given its values in order."""
+        """Return the rows of a statement that only this engine has; its values are in order."""
         named = replace(statement, parameters=tuple(map(str, range(len(values)))))
         return self._answers([(named, dict(zip(named.parameters, values, strict=True)))])[0]
 
     def _answers(self, looks: Sequence[tuple[Statement, Values]]) -> list[list[Row]]:
         requested_items, answers, is_known = self._asked, [], not self._locks
         for statement, values in looks:
-            # A key for a query.
-            # Mutable values are copied, so that later changes of them do not affect the key.
+            # The key of a query. Mutable values are copied, so that later changes do not affect the key.
             key = (
                 statement.name,
                 *[tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()],
@@ -257,7 +256,7 @@ class PostgresTransaction(SqlTransaction):
             self._place += 1
             answers.append(answer)
         if not is_known:
-            # A change that decides on limits waits for this answer only, and writes before its next query.
+            # A change that decides on limits waits only for this answer, and writes before its next query.
             is_of_thread = all(statement.name in LOOKS_OF_ONE_THREAD for statement, _ in looks)
             self.may_defer &= is_of_thread or not self.shares_limits
             self.wait()
@@ -267,7 +266,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
         self._forget()
         if self._is_trying:
-            self.wait()  # a write without the lock may have to wait for the lock's holder
+            self.wait()  # a write without the lock may have to wait for its holder
 
     def refuse_failed(self) -> None:
         """Raise an earlier error again, in case the change has suppressed it."""
@@ -304,6 +303,6 @@ def _bound(statement: Statement, values: Values) -> Bound:
 
 @lru_cache(maxsize=4_096)
 def lock_number(name: str) -> int:
-    """Return the number that represents a name in advisory locks."""
+    """Return the number that stands for a name in advisory locks."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

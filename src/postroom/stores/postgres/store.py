@@ -15,7 +15,7 @@ class PostgresStore(Stores):
     """A store in one schema of a database, for many processes and machines."""
 
     @classmethod
-    def open(  # noqa: PLR0913 - every choice by name
+    def open(  # noqa: PLR0913 - its options, by name
         cls,
         dsn: str,
         *,
@@ -27,24 +27,24 @@ class PostgresStore(Stores):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresStore":
-        """Connect, upgrade the schema, and start to listen for changes by other processes. Blocks.
+        """Connect, upgrade the schema, and start to listen for changes by other processes. This call blocks.
 
         The store uses the database's clock unless `clock` is set. If `dsn` is the address of a pooler that
-        gives each transaction another session, `direct_dsn` must be the database's own address. `direct_dsn`
-        is needed to listen for changes by other processes. With `is_tried`, all sessions that it will ever
-        need are opened as a test. A server that has certainly exited, according to `is_gone`, does not
-        prevent a schema migration.
+        gives each transaction a different session, `direct_dsn` must be the database's own address, which is
+        needed to listen for changes. With `is_tried`, all sessions that the store will ever need are opened
+        as a test. `is_gone` returns whether a server has certainly exited; such a server does not prevent a
+        migration of the schema.
 
         Raises:
             MissingExtra: The driver is not installed.
-            ConfigError: The server refuses the user, has no such database or is too old; the schema's name is
-                invalid; or `dsn` is such a pooler's without `direct_dsn`.
+            ConfigError: The server rejects the user, does not have this database, or is too old; the schema's
+                name is invalid; or `dsn` belongs to such a pooler and `direct_dsn` is missing.
             WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was created.
             StoreHeld: The schema is being copied, or a running server could not continue after a step of the
                 schema.
             SchemaTooNew: A newer release wrote the schema.
             StoreReadOnly: The server accepts no writes, or no writes of this user.
-            StoreUnavailable: The server does not answer, or a pooler has too few sessions.
+            StoreUnavailable: The server does not respond, or a pooler has too few sessions.
         """
         if find_spec("psycopg") is None:
             raise MissingExtra(

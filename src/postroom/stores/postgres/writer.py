@@ -1,25 +1,25 @@
-"""A thread that writes on one connection; the changes of a group share one transaction and its commit.
+"""A thread that writes over one connection; a group of changes shares one transaction and its commit.
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
 The writes of a change are sent together with the next query, so an error may be reported to a change that did
-not cause it. If PostgreSQL refuses a statement of a group, the group is rolled back and its changes are
-repeated one by one. The same happens if a change raises after a write. Such repetitions are rare, because
-changes read and decide before they write. A savepoint before each change would make all changes a fifth
-slower. If the connection is lost before COMMIT was sent, nothing has been written, and the changes are
-repeated on a new connection.
+not cause it. If PostgreSQL rejects a statement of a group, the group is rolled back, and its changes are made
+again one by one. The same happens if a change raises an exception after a write. An exception after a write
+is rare, because changes read and decide before they write. A savepoint before each change would make all
+changes a fifth slower. If the connection is lost before COMMIT was sent, nothing was written, and the changes
+are made again on a new connection.
 
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
-deferred changes run again from their start. This is possible because a change depends only on the data that
-it reads. If another change with the same lock was completed in the meantime, a deferred change repeats its
+deferred changes run again from their start. Changes can run again because a change depends only on the data
+that it reads. If another change with the same lock was completed before that, a deferred change repeats its
 queries, because their answers may have changed. Changes without a common lock are independent of each other,
-as if they ran on two connections.
+as if they used two connections.
 
-One writer does nearly all the work and never waits for a lock. Changes that would have to wait are passed to
-a second, patient writer. Later changes with the same keys follow them there until they are done. In a group
-of the patient writer, only the first change waits, before any other change of the group holds a lock.
-Therefore two groups never wait for each other.
+One writer does nearly all the work, and never waits for a lock. Changes that would have to wait are passed to
+a second writer, the patient one. While the patient writer has a change with a key, later changes with this
+key are passed to it, too. In a group of the patient writer, only the first change waits, before any other
+change of the group holds a lock. Therefore two groups never wait for each other.
 """
 
 import threading
@@ -47,23 +47,23 @@ from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, Postgre
 _LOG = get_logger(__name__)
 
 TRIES: Final = 5
-"""Maximum number of attempts of changes that a deadlock ended or that lost their connection."""
+"""Maximum number of attempts for changes that a deadlock ended, or that lost their connection."""
 RUNS: Final = 8
 """Maximum number of runs of a change in which its queries wait for answers together with those of its group.
 """
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
-"""The pause before the second attempt to connect; it doubles with each further attempt."""
+"""The pause before the second attempt to connect; it doubles with each attempt."""
 _END_WITHIN: Final = timedelta(seconds=5)
 
 _Change = PendingChange[PostgresTransaction]
 
 
 class _OneByOne(Exception):
-    """Raised to roll back a group, because a change failed after a write, or the first change would wait."""
+    """Raised to roll back a group if a change failed after a write, or if its first change would wait."""
 
 
 class Writer:
-    """Runs changes one after another, in transactions that are durable before any caller gets its result."""
+    """Makes changes one after another, in transactions that are durable before callers get results."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Write on a connection; if it is lost, `connect` opens a new one.
+        """Create a writer on a connection; if the connection is lost, `connect` opens a new one.
 
         `patient` is the writer that takes over changes which must wait for a lock. Without `patient`, this
-        writer waits for the lock itself.
+        writer waits itself.
         """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
         self.changes = 0
         self._patient = patient
         self._taken = Counter[str]()
-        """Number of changes that were taken over from the other writer, keyed by their key."""
+        """The number of changes that were taken over from the other writer, by their keys."""
         self._gate = threading.Lock()
         self._connect = connect
         self._connection: Connection | None = connection
@@ -117,7 +117,7 @@ class Writer:
         self._disconnect()
 
     def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over the changes that have the key of a change taken over before, and return the others."""
+        """Take over the changes whose key has other changes that were taken over; return the rest."""
         with self._gate:
             taken = [change for change in group if change.key in self._taken]
         self.take(taken)
@@ -138,9 +138,9 @@ class Writer:
             self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; if a part of it is refused or must be rolled back, commit each change separately.
+        """Commit a group; if a part is rejected or must be rolled back, commit each change separately.
 
-        Return the changes that have not been done yet.
+        Return the changes that are not done yet.
         """
         try:
             return self._commit_on_a_connection(group)
@@ -150,7 +150,7 @@ class Writer:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
                 fail(group, _copy_error(error))
                 return ()
-        # a defect: the callers that wait get the error, and other callers continue
+        # A defect: waiting callers get the error, and other callers continue.
         except Exception as error:
             self._disconnect()
             _LOG.exception("store.write_failed")
@@ -165,10 +165,10 @@ class Writer:
         return left
 
     def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; repeat it after a deadlock, or if the connection is lost before its end.
+        """Commit a group; commit it again after a deadlock, or if the connection is lost before its end.
 
-        A session may remain read-only although the database no longer is. Changes that such a session refuses
-        are repeated on a new session. If the new session refuses them as well, it is closed, too.
+        A session may stay read-only after the database has become writable. Changes that such a session
+        rejects are made again on a new session. If the new session rejects them as well, it is closed, too.
         """
         for number in range(TRIES):
             # Wait before the next attempt, unless the connection works.
@@ -196,9 +196,9 @@ class Writer:
         raise failure
 
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Run a group in one transaction.
+        """Make the changes of a group in one transaction.
 
-        Return the changes that could not run because they had to wait for a lock.
+        Return the changes that could not be made because they had to wait for a lock.
         """
         connection.begin()
         work = _Work(connection, group, may_wait=self._patient is None)
@@ -241,15 +241,15 @@ class Writer:
 
 
 class _Work:
-    """A group of changes that runs in one transaction."""
+    """A group of changes that are made in one transaction."""
 
     def __init__(self, connection: Connection, group: Sequence[_Change], *, may_wait: bool) -> None:
         self.done: list[_Change] = []
         self.left: list[_Change] = []
-        """Changes that would have to wait for a lock, and changes with the same keys."""
+        """The changes that would have to wait for a lock, and the changes with the same keys."""
         self._locked: dict[str, int] = {}
-        """The names that completed changes have locked, each with the number of changes completed at that
-        time.
+        """The names that completed changes have locked, each with the number of changes that were complete
+        then.
         """
         self._is_alone = len(group) == 1
         self._waits = group[0] if may_wait else None
@@ -269,11 +269,11 @@ class _Work:
         ]
 
     def run(self) -> bool:
-        """Run the remaining changes, and return whether any of them wait for answers.
+        """Make the remaining changes; return whether some of them wait for answers.
 
         Changes that have locked the same name must see each other's writes. Therefore, from their second run
-        on, they run one after another, and each waits for its own answers. Changes that have only the lock of
-        the limits in common still wait together for the queries about their threads.
+        on, such changes are made one after another, and each waits for its own answers. Changes that share
+        only the lock of the limits still wait together for the queries about their threads.
         """
         waiting, self._waiting = self._waiting, []
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
@@ -291,10 +291,10 @@ class _Work:
         return bool(self._waiting)
 
     def _run(self, change: _Change, transaction: PostgresTransaction, *, may_defer: bool) -> None:
-        """Run a change.
+        """Make a change.
 
         Raises:
-            _OneByOne: The change must be rolled back together with the whole group.
+            _OneByOne: The change must be rolled back together with its group.
         """
         change.value = change.error = None
         stale = {name for name in transaction.locked if self._locked.get(name, 0) > transaction.seen}

@@ -1,1 +1,1 @@
-"""Runs within an open transaction of either engine (decisions and writes), and ports based on a store."""
+"""Runs within a transaction of any engine, with decisions and writes, and the ports that use them."""

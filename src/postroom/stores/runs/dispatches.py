@@ -1,8 +1,8 @@
-"""The queue of dispatches within an open transaction.
+"""The queue of dispatches, as a transaction reads and writes it.
 
-A method that changes a dispatch is called while the lock of its thread is held. The method reads the record,
-calls the record's transition, and writes the result. A lost claim is returned rather than raised, because the
-method may have ended the dispatch, and an exception would roll that back.
+A method that changes a dispatch requires the lock of its thread. The method reads the record, calls the
+record's transition, and writes the result. A lost claim is returned, not raised, because the method may have
+ended the dispatch, and an exception would roll that back.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,15 +40,15 @@ PURGED_AT_ONCE: Final = 1_000
 
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
-"""The value that is stored as the end of a hold without a time limit."""
+"""The stored end of a hold that has no time limit."""
 _FEW: Final = 16
-"""Maximum number of due rows, and of threads in the queue, for which each one is examined."""
+"""Maximum number of due rows, or of threads in the queue, that are examined one by one."""
 _LATER_WINDOW: Final = 64
 """Minimum number of queue rows that are read together after the first window."""
 _WINDOWS: Final = 4
 """Number of windows of rows that are read before each thread is examined instead."""
 _SOON_MS: Final = 10_000
-"""A queued run that is due within this many milliseconds counts as an executing run for budgets."""
+"""A queued run that is due within this many milliseconds counts as executing for budgets."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -56,12 +56,12 @@ class Dispatches(Tables):
     """The rows of the queue."""
 
     def load(self, dispatch_id: str) -> RunDispatch | None:
-        """Return one dispatch."""
+        """Return the run ids of dispatches whose ids begin with this prefix, keyed by dispatch id."""
         row = self._row(dispatch_id)
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the run ids of the dispatches whose ids have this prefix, keyed by dispatch id."""
+        """Return the thread of a dispatch, so that it can be locked; a dispatch keeps its thread."""
         parameters = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", parameters)}
 
@@ -76,7 +76,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
-        """Return a consumer's claimed dispatches, except those with the claim tokens `besides`."""
+        """Return the claimed dispatches of a consumer, except those with a claim token in `besides`."""
         found_rows = self._sql.all("dispatches.claimed_by", {"consumer": consumer, "besides": besides})
         return tuple(map(rows.dispatch, found_rows))
 
@@ -85,7 +85,7 @@ class Dispatches(Tables):
         return int(self._queue(thread_id)[1])
 
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
-        """Store a queued dispatch with its thread's epoch; see `DispatchStore.enqueue`."""
+        """Store a queued dispatch with the epoch of its thread, as `DispatchStore.enqueue` describes."""
         [[_, epoch, *_]], against = self._sql.ask(queue_look(dispatch.thread_id), against_look(dispatch))
         stored = dispatch.prepared_for_enqueue(epoch=epoch)
         refuse_taken(dispatch, against)
@@ -94,12 +94,12 @@ class Dispatches(Tables):
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
-        """Return the next due dispatch of the thread, unless one is claimed.
+        """Return the thread's next due dispatch, or None if one is claimed.
 
-        Supersede dispatches of an older epoch.
+        Dispatches of an older epoch are superseded.
 
         With `behind`, return the dispatch that would be due at `now` if the dispatch `behind` and its run had
-        ended. In this case, nothing is superseded.
+        ended; then nothing is superseded.
         """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
@@ -109,13 +109,13 @@ class Dispatches(Tables):
         due, *others = self._asked(looks).values()
         for *_, run_id, body in due:
             self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
-        # An interrupt leaves no stale dispatch, but a program that writes to the table directly may.
+        # An interrupt leaves no stale dispatch, but a program that writes to the table may.
         for row in others[0] if others else ():
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
         return rows.dispatch(due[0]) if due else None
 
     def first_due(self, thread_ids: Sequence[str]) -> list[RunDispatch]:
-        """Return the next due dispatch of each of these threads.
+        """Return the next due dispatch of each thread.
 
         Threads with a claimed dispatch are omitted.
         """
@@ -126,12 +126,12 @@ class Dispatches(Tables):
         return [rows.dispatch(row) for row in due]
 
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        """Claim the thread's next due dispatch; see `DispatchStore.claim`."""
+        """Claim the thread's next due dispatch, as `DispatchStore.claim` describes."""
         due = self.due(thread_id)
         return None if due is None else self._taken(due, asks, self._now())
 
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        """Claim this dispatch, due or not; see `DispatchStore.claim_dispatch`."""
+        """Claim this dispatch, due or not, as `DispatchStore.claim_dispatch` describes."""
         now, row = self._now(), self._row(dispatch_id)
         dispatch = rows.dispatch(row) if row else None
         if row is None or dispatch is None or dispatch.status is not _QUEUED:
@@ -166,7 +166,7 @@ class Dispatches(Tables):
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
         """Return the dispatch if the claim still owns it.
 
-        Supersede it if its epoch is older than the thread's.
+        If the dispatch has an older epoch than the thread, it is superseded.
         """
         if found.status is not _CLAIMED or found.claim_token != claim.token:
             return _ownership_error(found)
@@ -176,10 +176,11 @@ class Dispatches(Tables):
         return found
 
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
-        """Extend claims, each by its own length from now; return the ids of dispatches that are still owned.
+        """Extend claims, each by its own length from now; return the ids of the dispatches still owned.
 
-        There is one statement for each length, without locks. The statement and a concurrent change of the
-        same dispatch wait for each other. A lost claim is not renewed.
+        All claims with the same length are renewed by one statement, which takes no locks. The
+        statement and a concurrent change of the same dispatch wait for each other. A lost claim is not
+        renewed.
         """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
@@ -195,7 +196,7 @@ class Dispatches(Tables):
         return frozenset(owned)
 
     def supersede_stale(self, claim: Claim) -> None:
-        """End a claimed dispatch as superseded if the claim owns it but its epoch is old."""
+        """Supersede a claimed dispatch if the claim owns it but its epoch is old."""
         row = self._row(claim.dispatch_id)
         if row is not None:
             self.proved(claim, rows.dispatch(row), row[-1])
@@ -214,7 +215,7 @@ class Dispatches(Tables):
             self.put(dispatch.hurried(not_before=not_before, now=self._now()))
 
     def interrupt(self, thread_id: str) -> Interrupt:
-        """Increment the thread's epoch and supersede its queued dispatches; see `DispatchStore.interrupt`."""
+        """Increase the thread's epoch and supersede its queued dispatches (`DispatchStore.interrupt`)."""
         named, now = {"thread_id": thread_id}, self._now()
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
@@ -230,9 +231,9 @@ class Dispatches(Tables):
         )
 
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
-        """End a claimed dispatch as superseded, regardless of its epoch.
+        """Supersede a claimed dispatch, whatever its epoch is.
 
-        Return None if it is no longer Claimed.
+        Return None if it is no longer claimed.
         """
         dispatch = self.load(claim.dispatch_id)
         if dispatch is None or dispatch.status is not _CLAIMED:
@@ -247,22 +248,22 @@ class Dispatches(Tables):
         return [rows.dispatch(row) for row in found_rows]
 
     def late(self, limit: int) -> list[RunDispatch]:
-        """Return queued dispatches of runs that were never started and whose deadline has passed."""
+        """Return queued dispatches whose runs did not start before their deadline."""
         found_rows = self._sql.all("dispatches.late", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found_rows]
 
     def end_late(self, dispatch_id: str) -> RunDispatch | None:
-        """Make a dispatch a dead letter if it is queued and missed its deadline; otherwise return None."""
+        """Make a queued dispatch that missed its deadline a dead letter; return None for any other one."""
         dispatch, now = self.load(dispatch_id), self._now()
         if dispatch is None or dispatch.status is not _QUEUED or not dispatch.has_missed_deadline(now):
             return None
         return self.put(dispatch.too_late(now=now))
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
-        """Take back an overdue dispatch; return None if it is not overdue, or ends due to an old epoch.
+        """Release an overdue dispatch; return None if it is not overdue, or was superseded.
 
-        `counts` says whether this counts as an interruption or, if interruptions have no limit of their own,
-        as a failed attempt.
+        With `counts`, the lost execution counts as an interruption or, if interruptions have no limit of
+        their own, as a failed attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         dispatch = rows.dispatch(row) if row else None
@@ -281,9 +282,9 @@ class Dispatches(Tables):
         return row
 
     def put(self, row: RunDispatch, *, is_last: bool = False, answer: RunRecord | None = None) -> RunDispatch:
-        """Store and return a changed dispatch; `is_last` means that no other dispatch is queued after it.
+        """Store a changed dispatch and return it; `is_last` means that no other one is queued after it.
 
-        The run whose `answer` the dispatch may contain is already stored.
+        The dispatch may contain the `answer` of a run, which must already be stored.
         """
         self._sql.run("dispatches.move", rows.dispatch_values(row, answer))
         if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
@@ -293,7 +294,7 @@ class Dispatches(Tables):
     def of_thread(
         self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches, ordered by priority, then by age, then by id."""
+        """Return the dispatches of a thread, ordered by priority, then by age, then by id."""
         parameters = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
         if set(statuses) == {_QUEUED}:
             return self._all("queued_of_thread", parameters)
@@ -307,7 +308,7 @@ class Dispatches(Tables):
         after: tuple[int, str] | None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads with this id prefix, ordered by their last change, then by id."""
+        """Return dispatches of threads with this id prefix, ordered by last change, then by id."""
         at, dispatch_id = after or _EARLIEST
         parameters = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
         parameters |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
@@ -329,10 +330,10 @@ class Dispatches(Tables):
         full_keys: Sequence[str] = (),
         places: Places = None,
     ) -> tuple[DueThread, ...]:
-        """Return the threads with a due dispatch but no claimed one, in the order of the due dispatches.
+        """Return threads that have a due dispatch but no claimed one, in the order of the due dispatches.
 
-        `tenant` restricts the result to one tenant ('' means no tenant), `full_keys` excludes keys, and
-        `places` restricts the result to threads that may run at one of these places.
+        `tenant` selects one tenant ('' means no tenant), `full_keys` excludes keys, and `places` selects
+        threads that may run at one of these places.
         """
         threads: dict[str, DueThread] = {}
         for row in self._due(limit, tenant, full_keys, places):
@@ -340,12 +341,12 @@ class Dispatches(Tables):
         return tuple(threads.values())[:limit]
 
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
-        """Return due rows in order, for at least `limit` threads if that many threads are due.
+        """Return due rows in order, for at least `limit` threads if that many are due.
 
-        A single statement reads a few due rows, a few threads, or the first rows of the queue. One such
-        statement is usually enough. The cost of the statement does not depend on the number of delayed rows,
-        of rows of one thread, or of rows that wait for a claimed or waiting run. If that and a few more
-        windows contain too few due rows, each thread is examined once instead.
+        One statement reads a few due rows, a few threads, or the first rows of the queue, and is usually
+        enough. The cost of the statement does not depend on the number of delayed rows, of rows of one
+        thread, or of rows that wait for a claimed or waiting run. If this statement and a few more windows
+        contain too few due rows, each thread is examined once instead.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         parameters = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
@@ -373,7 +374,7 @@ class Dispatches(Tables):
         return sorted(self._sql.all("dispatches.due_by_thread", parameters), key=_turn)
 
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Count runs that execute or will be retried within 10 s, by tenant and key, with repeated pairs."""
+        """Count runs that execute or will be retried within 10 s, by tenant and key; pairs may repeat."""
         look = ("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
         [found_rows] = self._asked([look]).values()
         return tuple((row[0], row[1], row[2]) for row in found_rows)
@@ -384,7 +385,7 @@ class Dispatches(Tables):
         return sum(rows.run(row).agent_id == agent_id for row in found_rows)
 
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the number of claims per tenant and key; the caller must hold the lock of the limits."""
+        """Return the number of claims per tenant and key; the caller holds the lock of the limits."""
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
@@ -393,38 +394,37 @@ class Dispatches(Tables):
         return row[0], row[1]
 
     def note_start(self, scope: str, most: int) -> None:
-        """Record a start in the scope; only the last `most` starts are kept."""
+        """Record a start in a scope, of which only the last `most` starts are kept."""
         number = self.starts(scope, most)[0] + 1
         self._sql.run("dispatches.note_start", {"scope": scope, "number": number, "started_at": self._now()})
         self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
 
     def forget_starts(self, older_than: int) -> None:
-        """Remove the starts of all scopes that happened before this time."""
+        """Delete the starts in all scopes from before this time."""
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Omit a thread's queued dispatches from `due_threads` until a time or, with None, until released.
+        """Omit a thread's queued dispatches from `due_threads` until a time, or until released if it is None.
 
-        A hold only avoids useless attempts; it does not forbid a claim. Each claim decides again and ends the
-        hold.
+        A held dispatch can still be claimed: the hold only avoids useless attempts. Each claim ends the hold.
         """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
         self._sql.run("dispatches.hold", values)
 
     def release_held(self, scope: str, until: int | None) -> None:
-        """End the holds of this scope."""
+        """End the holds of a scope that have this end; None selects those without an end."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
     def held_until(self) -> int | None:
-        """Return the time at which the next hold expires."""
+        """Return when the next hold ends."""
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
     def set_back(self, back_ms: int) -> int:
-        """Shorten delays and leases stored before the clock was set back; return the number of delays.
+        """Shorten delays and leases from before the clock was set back; return the number of delays.
 
-        A repeated call, even by another process, changes nothing.
+        A second call has no effect, even in another process.
         """
         values = {"back": back_ms, "now": self._now()}
         self._sql.run("dispatches.set_back_leases", values)
@@ -434,11 +434,11 @@ class Dispatches(Tables):
         return changed
 
     def due_tenants(self, limit: int) -> tuple[str, ...]:
-        """Return the names of the tenants that have queued dispatches."""
+        """Return the names of tenants with queued dispatches."""
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
+        """Return when a dispatch of a thread without a claimed one is next due, or 0 if one is due now.
 
         Only threads whose runs may execute at one of these places are considered.
         """
@@ -447,9 +447,9 @@ class Dispatches(Tables):
         return self.later_due_at(places)
 
     def later_due_at(self, places: Places = None) -> int | None:
-        """Return when the next delayed dispatch of a thread without a claimed one becomes due.
+        """Return when the next delayed dispatch of a thread without a claimed one is due.
 
-        Return None if there is no such dispatch.
+        Return None if there is none.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         [row] = self._sql.all("dispatches.next_due_at", {"now": self._now(), **within}) or [(None,)]
@@ -457,40 +457,40 @@ class Dispatches(Tables):
         return due_at
 
     def place(self, thread_id: str) -> str:
-        """Return the only place where runs of a thread may execute; '' if they may execute anywhere."""
+        """Return the place where runs of a thread must execute, or '' if they may execute anywhere."""
         row = self._sql.one("dispatches.place", {"thread_id": thread_id})
         return row[0] if row else ""
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where runs of a thread may execute, or '' for any place."""
+        """Set the place where runs of a thread must execute, or '' for any place."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
-        """Return the threads among these that have an open dispatch."""
+        """Return the given threads that have an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads that have queued dispatches, ordered by id."""
+        """Return threads with queued dispatches, ordered by id."""
         found_rows = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
         return tuple(row[0] for row in found_rows)
 
     def count_queued(self, thread_id: str, at_most: int) -> int:
-        """Count a thread's queued dispatches, up to `at_most`."""
+        """Return the number of a thread's queued dispatches, up to `at_most`."""
         return _number(
             self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
         )
 
     def count_dead(self, thread_prefix: str, at_most: int) -> int:
-        """Count the dead letters of threads with this id prefix, up to `at_most`."""
+        """Return the number of dead letters on threads with this id prefix, up to `at_most`."""
         parameters = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
         return _number(self._sql.one("dispatches.count_dead", parameters))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status; counts of successfully ended dispatches stop at `MAX_COUNTED`.
+        """Count dispatches by status; the count of successful ones stops at `MAX_COUNTED`.
 
-        Ended dispatches are kept for days, but are no longer work. A gauge that counted all of them would
-        become slower every day.
+        Ended dispatches are kept for days, but are no longer work. A metric that counted all of them would
+        get slower every day.
         """
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MAX_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
@@ -503,7 +503,7 @@ class Dispatches(Tables):
         return self.put(replace(dispatch, available_at=0, updated_at=self._now()))
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Remove a dead letter; return None if the dispatch is not a dead letter."""
+        """Delete a dead letter; return None if the dispatch is not a dead letter."""
         dispatch = self.load(dispatch_id)
         if dispatch is None or dispatch.status is not RunDispatchStatus.DEAD_LETTER:
             return None
@@ -511,9 +511,9 @@ class Dispatches(Tables):
         return dispatch
 
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
-        """Store a command to an active run (a cancel or one decision) and notify its owner.
+        """Store a command to an active run, a cancel or one decision, and notify the run's owner.
 
-        Only the first decision for each call and the first cancel are kept.
+        Only the first decision for each call, and the first cancel, are kept.
         """
         values = {
             "dispatch_id": dispatch.dispatch_id,
@@ -526,18 +526,18 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return the commands for these dispatches, in order of arrival, each with its dispatch id."""
+        """Return the commands for these dispatches in order of arrival, each with its dispatch id."""
         found_rows = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple(
             (row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found_rows
         )
 
     def drop_commands(self, dispatch_id: str) -> None:
-        """Delete all commands stored for a dispatch that is no longer active."""
+        """Delete the commands for a dispatch that is no longer active."""
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
-        """Remove some of the dispatches that ended before a time; return how many, or 0 if none are left."""
+        """Delete some of the dispatches that ended before a time; return their number, 0 at the end."""
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
@@ -567,15 +567,15 @@ def _turn(row: Row) -> tuple[int, int, str]:
 
 
 def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
-    """Return the query for the state of a thread: its claimed dispatch, its epoch, and its queue.
+    """Return the query for the state of a thread: its claimed dispatch, its epoch and its queue.
 
-    The query counts at most `at_most` queued dispatches and `waiting` pending messages.
+    The query counts up to `at_most` queued dispatches and `waiting` pending messages.
     """
     values = {"thread_id": thread_id, "at_most": max(at_most, 1), "waiting": waiting}
     return "dispatches.queue_of_thread", values
 
 
-def state_look(  # noqa: PLR0913 - what a step needs, by name
+def state_look(  # noqa: PLR0913 - the inputs of a step, by name
     thread_id: str,
     *,
     run_id: str = "",
@@ -587,11 +587,11 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
     waiting: int = 1,
     is_submission: bool = False,
 ) -> Look:
-    """Return the query for all data on which the decision about a step depends; see `ThreadState`.
+    """Return the query for the data that a step of a thread depends on (`ThreadState`).
 
-    `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` has
-    the id of a new dispatch, its dedupe key and its run, and `message_ids` has the ids of new messages. The
-    query counts at most `at_most` queued dispatches and `waiting` pending messages.
+    `run_id` is the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` contains
+    the id of a new dispatch, its dedupe key and its run, and `message_ids` the ids of new messages. The query
+    counts up to `at_most` queued dispatches and `waiting` pending messages.
     """
     values = {
         "thread_id": thread_id,
@@ -610,14 +610,14 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
-    """Return the query for a thread's due dispatch, as if `behind` and the run of `behind` had ended."""
+    """Return the query for a thread's due dispatch, as if `behind` and its run had ended."""
     ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
     values = {"thread_id": thread_id, "now": now, "ending": ending[0], "ending_run": ending[1]}
     return "dispatches.next_due", values
 
 
 def against_look(dispatch: RunDispatch) -> Look:
-    """Return the query for open dispatches that conflict with this one, and for a dispatch with its id."""
+    """Return the query for open dispatches that conflict with this one, and for one with the same id."""
     return "dispatches.against", {
         "dispatch_id": dispatch.dispatch_id,
         "thread_id": dispatch.thread_id,
@@ -627,7 +627,7 @@ def against_look(dispatch: RunDispatch) -> Look:
 
 
 def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
-    """Raise if, according to `against_look`, a conflicting dispatch exists.
+    """Raise an error if `against_look` has found a conflicting dispatch.
 
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: As for `DispatchStore.enqueue`.
@@ -650,7 +650,7 @@ def _number(row: Row | None) -> int:
 
 
 def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
-    """Store the place where runs of a thread may execute, or '' for any place."""
+    """Store the place where runs of a thread must execute, or '' for any place."""
     if place:
         sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
     else:

@@ -1,7 +1,7 @@
-"""Stores the committed and pending messages of threads within an open transaction.
+"""Stores the committed and pending messages of threads, as a transaction reads and writes them.
 
-The position of a pending message is its number among the messages that are pending now. A change to a
-thread's messages holds the thread's lock.
+The position of a pending message is its number among the messages that are pending now. A change of a
+thread's messages requires the thread's lock.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -43,14 +43,14 @@ class Messages(Tables):
     """The rows of messages."""
 
     def all(self, thread_id: str) -> tuple[Message, ...]:
-        """Return all committed messages in order."""
+        """Return all committed messages of a thread in order."""
         result = self._sql.all("threads.all_messages", {"thread_id": thread_id})
         return tuple(rows.message(row).message for row in result)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
-        """Return the messages that no summary covers, in order.
+        """Return the messages of a thread that no summary covers, in order.
 
-        With `after`, return only those with a higher number.
+        With `after`, only messages with a higher number are returned.
         """
         if after is None:
             result = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
@@ -62,13 +62,13 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return the messages among these that a summary omitted, and all messages in `own`, in order."""
+        """Return the given messages that a summary omitted, and all messages in `own`, in order."""
         parameters = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         result = self._sql.all("threads.passed_over", parameters)
         return tuple(rows.message(row).message for row in result)
 
     def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
-        """Return the thread's newest summary or, with `below`, the newest with a lower number."""
+        """Return the newest summary of a thread; with `below`, the newest with a lower number."""
         parameters = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
         row = self._sql.one("threads.summary", parameters)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
@@ -76,7 +76,7 @@ class Messages(Tables):
     def first_summary_of(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that covers these messages or output of these runs."""
+        """Return the number of the first summary that covers these messages, or output of these runs."""
         parameters = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         items = [row[0] for row in self._sql.all("threads.summaries_of", parameters)]
         return min((number for number in items if number is not None), default=None)
@@ -96,12 +96,12 @@ class Messages(Tables):
         self._sql.run("threads.put_summary", {**numbered, **values})
 
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
-        """Return these committed messages in the order of their thread."""
+        """Return the committed messages with these ids, in the order of their thread."""
         parameters = {"thread_id": thread_id, "message_ids": message_ids}
         return tuple(map(rows.message, self._sql.all("threads.named_messages", parameters)))
 
     def list(self, thread_id: str, query: MessageQuery, limit: int) -> tuple[MessageRecord, ...]:
-        """Return committed messages in order of `seq`."""
+        """Return committed messages, ordered by `seq`."""
         parameters = {
             "thread_id": thread_id,
             "visibility": query.visibility and query.visibility.value,
@@ -116,12 +116,12 @@ class Messages(Tables):
         return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", parameters)))
 
     def delete(self, thread_id: str) -> int:
-        """Remove a thread's committed messages; the numbering continues as before."""
+        """Delete the committed messages of a thread; new messages continue the numbering."""
         self._sql.run("threads.drop_summaries", {"thread_ids": [thread_id]})
         return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
 
     def waiting(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return a thread's pending messages in order."""
+        """Return the pending messages of a thread in order."""
         return waiting(self._sql.all("threads.pending", {"thread_id": thread_id}))
 
     def append_waiting(
@@ -130,8 +130,8 @@ class Messages(Tables):
         """Append pending messages; the thread must exist, or the caller must create it.
 
         Raises:
-            InvalidRecord: A message could not be committed in this form.
-            DuplicateRecord: An id is pending or committed.
+            InvalidRecord: A message could not be committed as it is.
+            DuplicateRecord: A message with the same id is pending or committed.
         """
         [[before]] = self._sql.all("threads.count_pending", {"thread_id": thread_id})
         added = self.put_waiting(thread_id, messages, mode, None)
@@ -140,11 +140,11 @@ class Messages(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages, and return them with positions counted only among the new messages.
+        """Append pending messages; return them with positions that count only the new messages.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
-            QueueFull: The thread would have more than `at_most` pending messages.
+            QueueFull: More than `at_most` messages would be pending on the thread.
         """
         refuse_broken_delta(messages)
         now, thread, ids = self._now(), {"thread_id": thread_id}, [message.id for message in messages]
@@ -186,7 +186,7 @@ class Messages(Tables):
     ) -> tuple[PendingMessage, ...]:
         """Return the first pending messages, up to the message at which `select_pending` stops.
 
-        `resumed` is the waiting run that reads them. Messages that must not resume it are omitted.
+        `resumed` is the waiting run that reads the messages; messages that may not resume it are omitted.
         """
         seen: list[PendingMessage] = []
 
@@ -211,19 +211,19 @@ class Messages(Tables):
         return tuple(seen)
 
     def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
-        """Return the message with this id if it is pending on the thread."""
+        """Return the message with this id if it is pending on the thread, or None otherwise."""
         row = self._sql.one("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id})
         return None if row is None else rows.pending(row[:-1], row[-1])
 
     def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
-        """Return the run that received a committed message as its input; None if there is none."""
+        """Return the run that received a committed message as input, or None if there is none."""
         row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
         if row is None:
             return None
         if row[0] is not None:
             items = self._sql.one("threads.run", {"run_id": row[0]})
             return None if items is None else rows.run(items)
-        # An earlier release stored the message without its run, so each run of the thread is read.
+        # An earlier release stored the message without its run, so every run of the thread is read.
         for body in self._sql.all("threads.turns", {"thread_id": thread_id, "since": 0}):
             run = rows.run((body[0], body[3]))
             if run.input is not None and message_id in run.input.trigger_message_ids:
@@ -231,17 +231,17 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return the messages among these that are pending on the thread."""
+        """Return the given messages that are pending on the thread."""
         parameters = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", parameters))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return the threads among these that have at least `at_most` pending messages."""
+        """Return the given threads that have at least `at_most` pending messages."""
         parameters = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", parameters))
 
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
-        """Replace the message that has this id; see `ThreadStore.edit_pending`."""
+        """Replace the pending message with this id, as `ThreadStore.edit_pending` describes."""
         before = self._require_version(thread_id, message.id or "", expected_revision)
         refuse_broken_delta([message])
         now = self._now()
@@ -255,7 +255,7 @@ class Messages(Tables):
     def retract_waiting(
         self, thread_id: str, pending_id: str, expected_revision: int | None
     ) -> PendingMessage:
-        """Withdraw a message; see `ThreadStore.retract_pending`."""
+        """Withdraw a pending message, as `ThreadStore.retract_pending` describes."""
         taken = self._require_version(thread_id, pending_id, expected_revision)
         self.take(thread_id, [taken.version])
         return taken
@@ -263,7 +263,7 @@ class Messages(Tables):
     def reorder_waiting(
         self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
     ) -> tuple[PendingMessage, ...]:
-        """Put all pending messages into this order; see `ThreadStore.reorder_pending`."""
+        """Change the order of all pending messages, as `ThreadStore.reorder_pending` describes."""
         found_rows = self._sql.all("threads.pending", {"thread_id": thread_id})
         there = waiting(found_rows)
         if expected is not None and [pending.version for pending in there] != list(expected):
@@ -281,13 +281,13 @@ class Messages(Tables):
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
         """Remove the text of a committed message that is the stored answer of a run.
 
-        The message then refers to that run instead.
+        The message then refers to the run.
         """
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
-        """Remove pending messages; the positions of later messages decrease."""
+        """Delete pending messages; the positions of later messages decrease."""
         ids = [pending_version.pending_id for pending_version in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
@@ -297,7 +297,7 @@ class Messages(Tables):
         return tuple(row[0] for row in found_rows)
 
     def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return, by id, idle threads with a pending message that may start a run or was meant for a run."""
+        """Return idle threads with a pending message that may start a run or was meant for one, by id."""
         found_rows = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
         return tuple(row[0] for row in found_rows)
 
@@ -338,12 +338,12 @@ class Messages(Tables):
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
-    """Return a thread's pending messages in order, from all its rows."""
+    """Return the pending messages of a thread in order, given all its rows."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 
 def thread_full(thread_id: str, at_most: int) -> QueueFull:
-    """Return the error for a message to a thread that has reached its limit of pending messages."""
+    """Return the error for a message to a thread that has too many pending messages."""
     return QueueFull(
         f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
@@ -353,12 +353,12 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
 
 
 def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:
-    """Raise if one of these messages is no longer pending, or was changed since it was read.
+    """Raise an error if a message is no longer pending, or has changed since it was read.
 
-    `found` has the current ids and revisions.
+    `found` contains the current ids and revisions.
 
     Raises:
-        VersionConflict: A message has changed or is no longer pending.
+        VersionConflict: A message has changed, or is no longer pending.
     """
     there = {tuple(row) for row in found}
     for pending_version in versions:

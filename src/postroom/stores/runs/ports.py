@@ -1,7 +1,7 @@
-"""The ports of runs, based on a store. Each method is one read or change, and takes the locks that it needs.
+"""The ports of runs on a store; each method is one read or change, and takes the locks that it needs.
 
 The ports do not depend on the engine. Each method is one atomic step and takes plain values. A caller that
-did not get the result can repeat the call.
+lost the result can repeat the call.
 
 Methods that need the time accept `now`, in milliseconds since the epoch; by default they use the store's own
 clock, which on PostgreSQL is the database's. If an object does not exist, a read returns None and a command
@@ -57,7 +57,7 @@ from postroom.stores.store import SqlStore, Transaction
 T = TypeVar("T")
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=10)
-"""Interval at which a waiting reader checks for events, in case a notification was lost."""
+"""The interval at which a waiting reader checks for events, because a notification may be lost."""
 
 
 class _Port:
@@ -66,7 +66,7 @@ class _Port:
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
+        """The name of the database to which the store writes."""
         return self._store.identity
 
 
@@ -81,7 +81,7 @@ class _RunPort(_Port):
         *,
         now: int | None = None,
     ) -> T:
-        """Execute a change while holding the lock of its thread."""
+        """Make a change that holds the lock of its thread."""
 
         def locked(tx: Transaction) -> T | StaleClaim:
             tx.lock(thread_lock(thread_id))
@@ -92,23 +92,23 @@ class _RunPort(_Port):
     async def _change_dispatch(
         self, dispatch_id: str, change: Callable[[RunTables], T | StaleClaim], *, now: int | None = None
     ) -> T:
-        """Execute a change of a dispatch while holding the lock of its thread, which never changes."""
+        """Make a change of a dispatch that holds the lock of its thread, which never changes."""
         thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
-        if thread_id is None:  # the dispatch was removed, or never existed
+        if thread_id is None:  # the dispatch was deleted, or never existed
             return await self._store.write(lambda tx: change(_at(tx, now).runs))
         return await self._change(thread_id, change, now=now)
 
 
 class DispatchStore(_RunPort):
-    """The queue: at most one dispatch of a thread is claimed at a time, across all machines."""
+    """The queue, in which at most one dispatch of a thread is claimed at a time, on all machines."""
 
     async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
-        """Store a queued dispatch with its thread's current epoch; return the stored record.
+        """Store a queued dispatch with the current epoch of its thread; return the stored record.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
             DuplicateRecord: A dispatch with this id exists, in any state; it is unchanged.
-            DedupeKeyInUse: An open dispatch of the thread has its dedupe key.
+            DedupeKeyInUse: An open dispatch of the thread already has this dedupe key.
             RunNotOpen: The run already has an open dispatch.
         """
         return await self._change(dispatch.thread_id, lambda runs: runs.dispatches.enqueue(dispatch), now=now)
@@ -116,10 +116,10 @@ class DispatchStore(_RunPort):
     async def claim(
         self, thread_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Claim the thread's next due dispatch: by priority number, then oldest first, then by id.
+        """Claim the thread's next due dispatch, by priority number, then oldest first, then by id.
 
         Return None if a dispatch of the thread is claimed, or if none is due (`available_at <= now`). Queued
-        dispatches of an older epoch become Superseded. Each claim gets a new token.
+        dispatches of an older epoch are superseded. Each claim gets a new token.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change(thread_id, lambda runs: runs.dispatches.claim(thread_id, asks), now=now)
@@ -127,10 +127,10 @@ class DispatchStore(_RunPort):
     async def claim_dispatch(
         self, dispatch_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Claim this dispatch, due or not.
+        """Claim this dispatch, even if it is not due.
 
-        Return None if the dispatch is not Queued, if it has an older epoch (it then becomes Superseded), or
-        if another dispatch of the thread is claimed.
+        Return None if the dispatch is not queued or is superseded by a newer epoch, or if another dispatch of
+        the thread is claimed.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change_dispatch(
@@ -140,7 +140,7 @@ class DispatchStore(_RunPort):
     async def record_dispatch_start(
         self, claim: Claim, instance_id: str, *, now: int | None = None
     ) -> RunDispatch:
-        """Record that the execution has started.
+        """Record that an execution has started.
 
         Raises:
             StaleClaim: The claim was lost. A row whose epoch is older than the thread's becomes Superseded.
@@ -151,7 +151,7 @@ class DispatchStore(_RunPort):
     async def record_run_result(
         self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
     ) -> RunDispatch:
-        """Record the result of the execution; the dispatch stays Claimed.
+        """Record the result of the execution; the dispatch stays claimed.
 
         Raises:
             InvalidRecord: The result belongs to another run. StaleClaim, UnknownDispatch: As for
@@ -170,9 +170,9 @@ class DispatchStore(_RunPort):
     async def nack(
         self, claim: Claim, *, error: str, delay_ms: int = 0, now: int | None = None
     ) -> RunDispatch:
-        """Return the dispatch to the queue, due after `delay_ms`.
+        """Requeue the dispatch, due after `delay_ms`.
 
-        After the last attempt, it becomes a dead letter instead.
+        After the last attempt, the dispatch becomes a dead letter instead.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -182,7 +182,7 @@ class DispatchStore(_RunPort):
         )
 
     async def release(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
-        """Return the dispatch to the queue, due at once, without counting an attempt.
+        """Requeue the dispatch, due at once, without counting an attempt.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -200,7 +200,7 @@ class DispatchStore(_RunPort):
     async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
         """Extend the claim to `now + extension_ms`; return False if the claim was lost.
 
-        A dispatch of an older epoch becomes Superseded.
+        A dispatch of an older epoch is superseded.
         """
         try:
             await self._move(claim, lambda row, at: row.extend_lease(extension_ms=extension_ms, now=at), now)
@@ -222,9 +222,9 @@ class DispatchStore(_RunPort):
         )
 
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
-        """Increment the thread's epoch and supersede its queued dispatches.
+        """Increase the thread's epoch and supersede its queued dispatches.
 
-        A claimed dispatch becomes stale.
+        The claim of an active dispatch becomes stale.
         """
         return await self._change(thread_id, lambda runs: runs.dispatches.interrupt(thread_id), now=now)
 
@@ -235,7 +235,7 @@ class DispatchStore(_RunPort):
     async def supersede_claimed(
         self, claim: Claim, *, reason: str, now: int | None = None
     ) -> RunDispatch | None:
-        """End a claimed dispatch as superseded; return None if it is no longer claimed.
+        """Supersede a claimed dispatch; return None if it is no longer claimed.
 
         Raises:
             StaleClaim: Another owner has claimed the dispatch.
@@ -249,12 +249,12 @@ class DispatchStore(_RunPort):
     async def reclaim_expired_leases(
         self, *, limit: int = 100, now: int | None = None
     ) -> tuple[RunDispatch, ...]:
-        """Take back dispatches whose lease expired before `now`.
+        """Release dispatches whose lease expired before `now`.
 
-        These dispatches are queued again or, after the last attempt, become dead letters.
+        The released dispatches are requeued or, after the last attempt, become dead letters.
 
-        Each dispatch is returned to only one caller. Dispatches of an older epoch become Superseded and are
-        not returned.
+        Each dispatch is returned to only one caller. Dispatches of an older epoch are superseded, and not
+        returned.
         """
         taken: list[RunDispatch] = []
         while (left := limit - len(taken)) > 0:
@@ -271,7 +271,7 @@ class DispatchStore(_RunPort):
         return tuple(taken)
 
     async def load_dispatch(self, dispatch_id: str) -> RunDispatch | None:
-        """Return one dispatch."""
+        """Return the dispatch with this id, or None."""
         return await self._look(lambda runs: runs.dispatches.load(dispatch_id))
 
     async def list_dispatches(
@@ -320,27 +320,27 @@ class DispatchStore(_RunPort):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
-        """Return the threads that have a due dispatch but no claimed one, most urgent first."""
+        """Return threads that have a due dispatch but no claimed one, most urgent first."""
         due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
         return tuple(dispatch.thread_id for dispatch in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
+        """Return when the next dispatch is due, or 0 if one is due now; skip threads with a claimed dispatch.
 
         Only threads whose runs may execute at one of these places are considered.
         """
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads that have queued dispatches, ordered by id."""
+        """Return threads with queued dispatches, ordered by id."""
         return await self._look(lambda runs: runs.dispatches.queued_threads(page(limit), after))
 
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
-        """Count a thread's queued dispatches, up to `at_most`."""
+        """Return the number of a thread's queued dispatches, up to `at_most`."""
         return await self._look(lambda runs: runs.dispatches.count_queued(thread_id, at_most))
 
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches, for gauges; see `Dispatches.count_by_status`."""
+        """Count dispatches by status for metrics, as `Dispatches.count_by_status` describes."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
     async def hasten(self, dispatch_id: str) -> RunDispatch | None:
@@ -348,18 +348,18 @@ class DispatchStore(_RunPort):
         return await self._change_dispatch(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
 
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Remove a dead letter; return None if the dispatch is not a dead letter."""
+        """Delete a dead letter; return None if the dispatch is not a dead letter."""
         return await self._change_dispatch(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
-        """Remove ended dispatches that were last changed before `older_than`; return how many.
+        """Delete dispatches that ended and were last changed before `older_than`; return their number.
 
         The epochs of threads are kept.
 
-        `dead_letters_older_than`, unless it is None, is the limit for dead letters. A dispatch whose run was
+        For dead letters, the limit is `dead_letters_older_than`, unless it is None. A dispatch whose run was
         not updated yet is kept.
         """
-        removed = 0  # in several changes, so that a large purge does not delay other changes
+        removed = 0  # in several changes, so that a large purge does not delay others
         while gone := await self._store.write(
             lambda tx: tx.runs.dispatches.purge_some(older_than, dead_letters_older_than)
         ):
@@ -368,13 +368,13 @@ class DispatchStore(_RunPort):
 
 
 class ThreadStore(_RunPort):
-    """The store of threads, runs, and committed and pending messages.
+    """The store of threads, of runs, and of committed and pending messages.
 
-    Messages and runs change only by commits.
+    Messages and runs are changed only by commits.
     """
 
     async def submission_state(self, thread_id: str, run_id: str | None = None) -> ThreadState:
-        """Return the state on which a submission to the thread depends, with all waiting messages."""
+        """Return the state on which a submission to the thread depends, with all pending messages."""
 
         def look(runs: RunTables) -> ThreadState:
             state = runs.state(state_look(thread_id, run_id=run_id or "", is_submission=True))
@@ -385,14 +385,14 @@ class ThreadStore(_RunPort):
         return await self._look(look)
 
     async def load_thread(self, thread_id: str) -> Thread | None:
-        """Return one thread."""
+        """Return the thread with this id, or None."""
         return await self._look(lambda runs: runs.threads.load(thread_id))
 
     async def save_thread(self, thread: Thread) -> None:
-        """Store a thread as given, except for its `message_count`, which only the store counts.
+        """Store a thread, except for its `message_count`, which only the store counts.
 
         Raises:
-            UnknownThread: The parent of the thread does not exist.
+            UnknownThread: The thread's parent does not exist.
             InvalidRecord: The thread would be its own ancestor.
         """
 
@@ -406,8 +406,8 @@ class ThreadStore(_RunPort):
     async def delete_thread(
         self, thread_id: str, *, children: Literal["detach", "reject", "cascade"] = "detach"
     ) -> bool:
-        # Its descendants are read first, so that one call locks all of them.
-        """Remove a thread with its messages and runs; return False if there is none.
+        # Read its descendants first, so that one call locks all of them.
+        """Delete a thread with its messages and runs; return False if it does not exist.
 
         Raises:
             InvalidRecord: The thread has children, and `children` is "reject".
@@ -421,11 +421,11 @@ class ThreadStore(_RunPort):
         return await self._store.write(deleted, key=thread_id)
 
     async def list_threads(self, query: ThreadQuery) -> tuple[Thread, ...]:
-        """Return threads in order of id."""
+        """Return threads, ordered by id."""
         return await self._look(lambda runs: runs.threads.list(query, page(query.limit)))
 
     async def create_run(self, run: RunRecord) -> None:
-        """Store a new run and update its thread's pointers.
+        """Store a new run, and update the run ids of its thread.
 
         Raises:
             DuplicateRecord: A run with this id exists.
@@ -433,27 +433,27 @@ class ThreadStore(_RunPort):
         await self._change(run.thread_id, lambda runs: runs.threads.create_run(run))
 
     async def load_run(self, run_id: str) -> RunRecord | None:
-        """Return one run."""
+        """Return the run with this id, or None."""
         return await self._look(lambda runs: runs.threads.load_run(run_id))
 
     async def latest_run(self, thread_id: str) -> RunRecord | None:
-        """Return the thread's run with the newest `updated_at`, then the newest `created_at`."""
+        """Return the run of a thread with the newest `updated_at`, then the newest `created_at`."""
         return next(iter(await self.latest_runs(thread_id, limit=1)), None)
 
     async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
-        """Return the thread's newest runs, in the same order as `latest_run`."""
+        """Return the newest runs of a thread, in the order of `latest_run`."""
         return await self._look(lambda runs: runs.threads.latest_runs(thread_id, page(limit)))
 
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
-        """Return runs in order of id; ended runs do not slow down a query for open statuses."""
+        """Return runs ordered by id; ended runs do not slow down a query for open ones."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
     async def asked_since(
         self, at: int, run_id: str
     ) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
-        """Return up to 50 runs that wait and were last changed after a position, in this order.
+        """Return up to 50 waiting runs in the order of their last change, after a position.
 
-        The times until which their questions are snoozed are keyed by run id and call id.
+        Also return the ends of the snoozes of their questions, keyed by run id and call id.
         """
 
         def look(tx: Transaction) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
@@ -463,7 +463,7 @@ class ThreadStore(_RunPort):
         return await self._store.read(look)
 
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
-        """Return all committed messages in order; None if the thread is unknown."""
+        """Return all committed messages of a thread in order, or None if the thread is unknown."""
 
         def look(runs: RunTables) -> tuple[Message, ...] | None:
             messages = runs.messages.all(thread_id)
@@ -472,7 +472,7 @@ class ThreadStore(_RunPort):
         return await self._look(look)
 
     async def conversation(self, thread_id: str, run_id: str) -> tuple[Message, ...]:
-        """Return the committed messages that a run of the thread sees; see `conversation_of`."""
+        """Return the committed messages that a run of the thread sees, as `conversation_of` describes."""
 
         def look(runs: RunTables) -> tuple[Message, ...]:
             seen = conversation_of(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
@@ -488,11 +488,11 @@ class ThreadStore(_RunPort):
         hidden_runs: Collection[str] = (),
         hidden_message_ids: Collection[str] = (),
     ) -> Conversation:
-        """Return a thread as a run sees it: the newest summary, and the messages after it.
+        """Return a thread as a run sees it: the newest valid summary, and the messages after it.
 
-        A summary is invalid if it covers content that is hidden, because it is named here or was rolled back.
-        In this case, the newest valid summary before it is used. The cost depends on the number of messages
-        after the summary, and on the amount of hidden content.
+        A summary is invalid if it covers content that the arguments hide, or that was rolled back. If a
+        summary is invalid, the newest valid earlier summary is used. The cost depends on the number of
+        messages after the summary, and on the amount of hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -523,29 +523,29 @@ class ThreadStore(_RunPort):
     async def load_message_records(
         self, thread_id: str, message_ids: Sequence[str]
     ) -> tuple[MessageRecord, ...]:
-        """Return these committed messages in the order of the thread; unknown ids are omitted."""
+        """Return the committed messages with these ids, in the order of the thread; omit unknown ids."""
         named = tuple(message_ids)
         return await self._look(lambda runs: runs.messages.named(thread_id, named))
 
     async def list_message_records(self, thread_id: str, query: MessageQuery) -> tuple[MessageRecord, ...]:
-        """Return committed messages in order of `seq`."""
+        """Return committed messages, ordered by `seq`."""
         return await self._look(lambda runs: runs.messages.list(thread_id, query, page(query.limit)))
 
     async def delete_messages(self, thread_id: str) -> int:
-        """Remove a thread's committed messages at a person's request; the numbering continues as before."""
+        """Delete a thread's committed messages for a person; new messages continue the numbering."""
         return await self._change(thread_id, lambda runs: runs.messages.delete(thread_id))
 
     async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return the state that executors have stored for the thread."""
+        """Return the state that executors have stored for a thread."""
         return await self._look(lambda runs: runs.threads.state(thread_id))
 
     async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        """Return the spending of each scope; it is zero for a scope that has spent nothing."""
+        """Return the spending of each scope; it is zero for a scope without spending."""
         named = tuple(scopes)
         return await self._look(lambda runs: runs.threads.spending(named))
 
     async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return the pending messages, in order."""
+        """Return the pending messages of a thread in order."""
         return await self._look(lambda runs: runs.messages.waiting(thread_id))
 
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
@@ -555,10 +555,10 @@ class ThreadStore(_RunPort):
     async def append_pending(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, *, now: int | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages.
+        """Append pending messages to a thread.
 
         Raises:
-            DuplicateRecord: An id is pending or committed already.
+            DuplicateRecord: A message with the same id is already pending or committed.
         """
         added = tuple(messages)
         return await self._change(
@@ -573,7 +573,7 @@ class ThreadStore(_RunPort):
         expected_revision: int | None = None,
         now: int | None = None,
     ) -> PendingMessage:
-        """Replace the pending message that has this id, and increase its revision.
+        """Replace the pending message with this id, and increase its revision.
 
         Raises:
             AlreadyConsumed: A run has already read the message.
@@ -601,11 +601,11 @@ class ThreadStore(_RunPort):
     async def reorder_pending(
         self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Put the pending messages into this order, which must contain all of them.
+        """Change the order of the pending messages; the order must contain all of them.
 
         Raises:
             VersionConflict: The pending messages have changed since the caller read them.
-            InvalidRecord: The order does not name exactly the pending messages.
+            InvalidRecord: The order does not contain exactly the pending messages.
         """
         wanted = tuple(order)
         return await self._change(
@@ -617,7 +617,7 @@ class EventStore(_Port):
     """The log of events."""
 
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
-        """Append an event to its scopes in one step; for a repeated key, return the event stored first.
+        """Append an event to its scopes in one step; for a repeated key, return the stored event.
 
         Raises:
             IdempotencyConflict: The key was used for a different event.
@@ -629,14 +629,14 @@ class EventStore(_Port):
             [event] = tx.events.append((draft,), at=now)
             return event
 
-        # Changes of runs use the thread as their key too.
+        # changes of runs use the thread as their key, too
         key = draft.scope_id("thread") or min(draft.locks, default="")
         return await self._store.write(appended, key=key)
 
     async def add(self, draft: CanonicalEventDraft, *, claim: Claim | None = None) -> None:
         """Add an event to the scopes of its thread and its run.
 
-        No event is written if its key was used before, or if the claim of the execution was lost.
+        The event is not written if its key was used before, or if the execution has lost its claim.
         """
         thread_id = draft.scope_id("thread") or ""
 
@@ -650,33 +650,33 @@ class EventStore(_Port):
         """Return the events of a scope after a cursor.
 
         Raises:
-            CursorAhead: The cursor is greater than the newest event's number.
+            CursorAhead: The cursor is greater than the number of the newest event.
             CursorExpired: Events after the cursor were deleted.
         """
         return await self._store.read(lambda tx: tx.events.behind(scope.key, after, limit))
 
     async def load(self, event_id: str) -> CanonicalEvent | None:
-        """Return one event."""
+        """Return the event with this id, or None."""
         return await self._store.read(lambda tx: tx.events.load(event_id))
 
     async def count(self, scope: EventScope) -> int:
-        """Return the number of the newest event of a scope; 0 if there is none."""
+        """Return the number of the newest event in a scope, or 0 if there is none."""
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
     async def wait(self, scope: EventScope, *, after: int) -> None:
-        """Wait until the scope has events after `after`; call `list` to read them."""
+        """Wait until the scope has events after the cursor `after`, which `list` then returns."""
         with self._store.changes.listen(scope.key) as news:
             while await self.count(scope) <= after:
                 await news.wait(LOOK_AGAIN_AFTER)
 
 
 class OutboxStore(_Port):
-    """The store of effects."""
+    """The store of effects, which are performed outside the database."""
 
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
         """Store an effect.
 
-        If its kind, target and key have been used before, return the effect that was stored first.
+        If the kind, target and key were used before, return the effect that was stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -694,11 +694,10 @@ class OutboxStore(_Port):
     ) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        The result includes effects whose claim by another process has expired.
+        Effects whose claim by another process has expired are included.
 
-        An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
-        effects with the same order key, only the oldest one that is neither delivered nor a dead letter is
-        claimed.
+        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead.
+        Among effects with the same order key, only the oldest open effect is claimed.
         """
         line = line_lock(kind, target)
 
@@ -709,10 +708,10 @@ class OutboxStore(_Port):
         return await self._store.write(claimed, key=line)
 
     async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
-        """Record that the effect was performed; return False if the claim was lost."""
+        """Record that an effect was performed; return False if the claim was lost."""
         return bool(await self._store.write(lambda tx: tx.outbox.ack([outbox_id], [token])))
 
-    async def nack(  # noqa: PLR0913 - what became of it, by name
+    async def nack(  # noqa: PLR0913 - the outcome, by name
         self,
         outbox_id: str,
         token: str,
@@ -723,11 +722,10 @@ class OutboxStore(_Port):
         final: bool = False,
         may_have_arrived: bool = False,
     ) -> NackOutcome:
-        """Release the effect for a later attempt, or make it a dead letter if no attempt is left.
+        """Release an effect for a later attempt; if no attempt is left, it becomes a dead letter.
 
-        With `final`, the effect becomes a dead letter at once, even if attempts are left. `may_have_arrived`
-        records, for later claims, that the effect may have been performed. If it is not set, an earlier
-        record of this stays unchanged.
+        With `final`, the effect becomes a dead letter even if attempts are left. `may_have_arrived` records
+        that the effect may have been performed; without it, an earlier record stays unchanged.
         """
         became = await self._store.write(
             lambda tx: _at(tx, now).outbox.nack(
@@ -747,7 +745,7 @@ class OutboxStore(_Port):
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
-        """Return dead letters in order of id, starting after the id `after`; `kind` restricts the result.
+        """Return dead letters ordered by id, after the id `after`; `kind` restricts the result.
 
         The cost depends only on the number of dead letters.
         """
@@ -756,35 +754,35 @@ class OutboxStore(_Port):
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; reset its count of attempts, but keep its last error.
+        """Make a dead letter pending and due now; its attempts are reset to 0, but its error is kept.
 
         Return None if there is no such dead letter. If several callers revive it at the same time, only one
-        gets it.
+        of them gets it.
         """
         return await self._store.write(lambda tx: _at(tx, now).outbox.revive(outbox_id))
 
     async def discard(self, outbox_id: str) -> bool:
-        """Mark a dead letter as delivered without performing it; its key still counts as used.
+        """Mark a dead letter as delivered, without performing it; its key stays used.
 
         Return False if there is no such dead letter. If several callers discard it at the same time, only one
-        succeeds.
+        of them succeeds.
         """
         return await self._store.write(lambda tx: tx.outbox.discard(outbox_id))
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Remove up to `limit` delivered effects created before `older_than`, oldest first.
+        """Delete up to `limit` delivered effects from before `older_than`, oldest first.
 
-        Return their number. Dead letters, pending effects and claimed effects are kept. Once an effect is
-        removed, its key counts as unused: a new effect with the same key is stored and performed. Therefore
-        keep effects for longer than a key may be reused.
+        Return the number of deleted effects. Dead letters, pending effects and claimed effects are kept. When
+        an effect is deleted, its key is unused again: a new effect with this key is stored and performed.
+        Therefore effects must be kept for longer than a key may be reused.
         """
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
 
 
 class StoreCoordinator(_Port, CommitCoordinator):
-    """Writes the steps of a thread's run.
+    """Writes the steps of runs to their threads.
 
-    If the claim was lost, it writes nothing, except that the dispatch may become Superseded.
+    After a lost claim, nothing is written, except that the dispatch may be superseded.
     """
 
     @override
@@ -797,7 +795,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
 
 
 class RunStores(_Port):
-    """The ports of runs, all based on one store."""
+    """The ports of runs, all on one store."""
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
@@ -809,7 +807,7 @@ class RunStores(_Port):
         self.outbox = OutboxStore(store)
         self.coordinator: CommitCoordinator = StoreCoordinator(store)
         self.wakeups = store.changes.listen(WORK)
-        """Notifications that there may be work. A lost notification only causes a delay, never an error."""
+        """A listener for notifications that there may be work; a lost notification only causes a delay."""
 
 
 def page(limit: int) -> int:
@@ -818,7 +816,7 @@ def page(limit: int) -> int:
 
 
 def _at(tx: Transaction, now: int | None) -> Transaction:
-    """Return the transaction after its locks were taken, with the given time instead of its own."""
+    """Return the transaction after its locks were taken, with the given time as its time."""
     if now is not None:
         tx.sql.instant = now
     return tx

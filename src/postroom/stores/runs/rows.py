@@ -1,4 +1,4 @@
-"""Maps rows to records, with one function for each record. Columns are in the order of the statements."""
+"""Converts rows to records, with one function for each kind of record; columns are in statement order."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -35,17 +35,15 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""A text that sorts after every id, because no id contains the last character of Unicode so many times."""
+"""A text that sorts after every id, because no id contains the last character of Unicode so often."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
-"""The positions of a dispatch's response, and of the run to which it refers instead of containing the
-response.
-"""
+"""The positions of a dispatch's response, and of the run that contains the response instead."""
 
 
 def dispatch(row: Row) -> RunDispatch:
-    """Return what a row of `run_dispatches` contains.
+    """Convert a row of `run_dispatches` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -68,14 +66,14 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Read the reason why a run ended. The result is cached, because most runs share a few reasons."""
+    """Parse the reason why a run ended; cached, because most runs share a few reasons."""
     return decode(TerminationReason, text, where="termination")
 
 
 def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Values:
     """Return the columns of a dispatch, keyed by name.
 
-    If it contains the `answer` of a run, that run must be stored already.
+    The dispatch may contain the `answer` of a run, which must already be stored.
     """
     refers = answer is not None and record.run_response == answer.final_output
     return {
@@ -173,7 +171,7 @@ def thread_values(record: Thread) -> Values:
 
 
 def thread(row: Row) -> Thread:
-    """Return what a row of `run_threads` contains.
+    """Convert a row of `run_threads` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -199,13 +197,13 @@ def thread(row: Row) -> Thread:
 
 
 def thread_state(row: Row) -> ThreadState:
-    """Map the row of `dispatches.thread_state`.
+    """Convert the row of `dispatches.thread_state`.
 
     Raises:
-        StoreCorrupt: The thread, a run or the dispatch in it cannot be read.
+        StoreCorrupt: The thread, a run or the dispatch in the row cannot be read.
     """
     runs: dict[str | None, RunRecord | None] = {None: None}
-    for place in (13, 26, 28, 30):  # often this is the same run
+    for place in (13, 26, 28, 30):  # this is often the same run
         if row[place] not in runs:
             runs[row[place]] = run(row[place : place + 2])
     return ThreadState(
@@ -232,7 +230,7 @@ def _held_slots(found: Row) -> tuple[tuple[int, str], ...]:
 
 
 def run(row: Row) -> RunRecord:
-    """Map `run_id` and `body` of a row of `runs`.
+    """Convert `run_id` and `body` of a row of `runs` to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -245,7 +243,7 @@ def run(row: Row) -> RunRecord:
 
 
 def turn(row: Row) -> Turn:
-    """Map `run_id`, `status`, `created_at` and `body` of a row of `runs`.
+    """Convert `run_id`, `status`, `created_at` and `body` of a row of `runs` to a turn.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -269,7 +267,7 @@ def turn(row: Row) -> Turn:
 
 
 def message(row: Row) -> MessageRecord:
-    """Map a row of `run_messages` with the run whose answer the message is.
+    """Convert a row of `run_messages`, with the run whose answer the message is, to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -285,7 +283,7 @@ def message(row: Row) -> MessageRecord:
 
 
 def pending(row: Row, position: int) -> PendingMessage:
-    """Map a row of `pending_messages` with its position in its thread.
+    """Convert a row of `pending_messages`, with its position on the thread, to a record.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -306,7 +304,7 @@ def pending(row: Row, position: int) -> PendingMessage:
 
 
 def beyond(prefix: str) -> str:
-    """Return the first text that sorts after all texts with a prefix."""
+    """Return the first text that sorts after all texts with this prefix."""
     for end in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[end])
         if point < _LAST:

@@ -1,8 +1,8 @@
-"""The runs in an open transaction: `tx.runs`, next to `tx.events` and `tx.outbox`.
+"""The runs in a transaction: `tx.runs`, beside `tx.events` and `tx.outbox`.
 
 A change first locks everything on which its decision depends, in one call (`thread_lock`, and the `locks` of
-commits, events and effects). The time is read after that, when it is first used. A step of a thread sends all
-its queries at once, then decides, then writes.
+commits, events and effects). The time is read after that, when it is first needed. A step of a thread sends
+all its queries at once, then decides, and then writes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RunTables(Tables):
-    """Dispatches, threads and messages in one open transaction, and the steps that write to all of them."""
+    """Dispatches, threads and messages in one transaction, and the steps that write to all of them."""
 
     dispatches: Dispatches
     threads: Threads
@@ -59,22 +59,22 @@ class RunTables(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
-        """Read at once all data on which new runs depend: threads, and the ids of their new messages.
+        """Read at once all data on which new runs depend: their threads, and the ids of new messages.
 
         Queued dispatches of a thread are counted up to `at_most`.
         """
         return Together(self._tx).look(messages, run_ids, dispatch_ids, at_most)
 
     def state(self, look: Look, *others: Look) -> ThreadState:
-        """Return the result of `state_look`.
+        """Return the result of the query `state_look`.
 
-        After that, the results of the queries `others` are available without another round trip.
+        Afterwards, the results of the queries `others` need no further round trip.
         """
         result = asked(self._sql, (look, *others))
         return rows.thread_state(result[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that this change claims and, if the run starts with this claim, also the run."""
+        """Store a dispatch that this change claims, and its run if the run starts with the claim."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -85,11 +85,11 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread. If its claim was lost, refuse the step before any other write.
+        """Write a step of a thread; if its claim was lost, return StaleClaim and write nothing.
 
-        `following` is a dispatch that follows the ended one and is stored in the same step, as `begin` does.
-        `state` is the state of the thread, if this transaction has read it completely and has not written
-        anything since.
+        `following` is a dispatch that follows the ended one, and is stored in the same step as by `begin`.
+        `state` is the state of the thread, if this transaction has read it completely and has written nothing
+        since.
 
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
@@ -170,7 +170,7 @@ class RunTables(Tables):
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages; a missing thread is created.
+        """Append pending messages to a thread, which is created if it does not exist.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `ThreadStore.append_pending`.
@@ -182,11 +182,11 @@ class RunTables(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
-        """Append pending messages like `append_waiting`, at a cost independent of their number.
+        """Append pending messages like `append_waiting`, at a cost that does not depend on their number.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
-            QueueFull: The thread would have more than `at_most` pending messages.
+            QueueFull: More than `at_most` messages would be pending on the thread.
         """
         self.messages.put_waiting(thread_id, messages, mode, at_most)
         self.threads.made(thread_id)
@@ -200,10 +200,10 @@ class _Drafts:
         self._events = tuple(WrittenEvent.of(draft, tx.new_id, answer) for draft in step.events)
         self._effects = tx.outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
-        """The queries on whose results the decision about these events and effects depends."""
+        """The queries that `decide` needs for these events and effects."""
 
     def decide(self, found: Found, now: int) -> None:
-        """Determine which of the events and effects are new.
+        """Determine which events and effects are new.
 
         Raises:
             IdempotencyConflict, VersionConflict: As for `EventTables.append` and `OutboxTables.enqueue`.
@@ -213,9 +213,9 @@ class _Drafts:
 
     @property
     def were_stored(self) -> bool:
-        """Whether there are events and all of them were stored before.
+        """Whether there are events, and all of them were already stored.
 
-        If all were stored before, the commit repeats an earlier one whose result was lost.
+        If all events were stored before, the commit repeats an earlier one whose result was lost.
         """
         return bool(self._events) and not self._new
 
@@ -228,7 +228,7 @@ class _Drafts:
 
 
 def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
-    """Return the query for the state on which the decision about a commit depends."""
+    """Return the query for the data on which the decision about a commit depends."""
     new, run = step.queues, step.run or step.ended_before
     return state_look(
         step.thread_id,
@@ -257,7 +257,7 @@ def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
 
 
 def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int) -> Thread:
-    """Return the stored or a new thread, or raise if a rule forbids the commit.
+    """Return the stored or a new thread; raise an error if a rule forbids the commit.
 
     Raises:
         PostroomError: As for `CommitCoordinator.commit`.
@@ -302,7 +302,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
 
 
 def refuse_others_first(step: ThreadCommit, found: Found) -> None:
-    """Raise if the commit's queued dispatch or one of its waiting messages has changed since it was read.
+    """Raise an error if the commit's dispatch or one of its pending messages has changed.
 
     Raises:
         VersionConflict: The dispatch or a message has changed.

@@ -1,4 +1,4 @@
-"""Stores threads, runs, executors' state and spending within an open transaction."""
+"""Stores threads, runs, the state of executors, and spending, within a transaction."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, Tables
 
 FAMILIES: Final = "threads"
-"""The lock for changing the parents of threads."""
+"""The lock for changes of a thread's parent."""
 
 _BATCH: Final = 50
 _SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
@@ -41,7 +41,7 @@ class Threads(Tables):
         return thread
 
     def save(self, thread: Thread) -> None:
-        """Store a thread as given, except for its `message_count`.
+        """Store a thread, except for its `message_count`.
 
         Raises:
             UnknownThread, InvalidRecord: As for `ThreadStore.save_thread`.
@@ -57,32 +57,32 @@ class Threads(Tables):
         self.put(replace(thread, message_count=rows.thread(before[0]).message_count if before else 0))
 
     def put(self, thread: Thread) -> None:
-        """Store a thread, whether or not it exists already."""
+        """Store a thread, whether it exists or not."""
         self._sql.run("threads.put_thread", rows.thread_values(thread))
 
     def move(self, thread: Thread) -> None:
-        """Update the columns of an existing thread that runs and messages change."""
+        """Update the columns of an existing thread that change with its runs and messages."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
     def below(self, thread_id: str) -> list[str]:
-        """Return all descendants of the thread."""
+        """Return the ids of all descendants of a thread."""
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
-        """Return the threads, among these or all threads, that have had no activity since a time.
+        """Return threads, among the given ones or all, that have had no activity since a time.
 
-        The threads in the result have no open or waiting run and no pending message, do not belong to a chat,
-        and have no child threads.
+        The returned threads have no open or waiting run, no pending message and no child threads, and do not
+        belong to a chat.
         """
         parameters = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", parameters)]
 
     def runs_of(self, thread_ids: Sequence[str]) -> list[str]:
-        """Return the ids of all runs of threads."""
+        """Return the ids of all runs of these threads."""
         return [row[0] for row in self._sql.all("threads.runs_of_threads", {"thread_ids": thread_ids})]
 
     def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
-        """Remove a thread with its messages and runs; return False if there is none.
+        """Delete a thread with its messages and runs; return False if it does not exist.
 
         Raises:
             InvalidRecord: The thread has children, and `children` is "reject".
@@ -104,7 +104,7 @@ class Threads(Tables):
         return True
 
     def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
-        """Return threads in order of id."""
+        """Return threads, ordered by id."""
         bounds = _bounds(query.id_prefix, query.after, limit)
         statement = "threads"
         if query.parent_thread_id is not None:
@@ -116,7 +116,7 @@ class Threads(Tables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", bounds)))
 
     def create_run(self, run: RunRecord) -> None:
-        """Store a new run and update the pointers of its thread; if the thread is missing, create it.
+        """Store a new run and update the run ids of its thread, which is created if it does not exist.
 
         Raises:
             DuplicateRecord: A run with this id exists.
@@ -133,11 +133,11 @@ class Threads(Tables):
             self.put_questions(run)
 
     def put_run(self, run: RunRecord) -> None:
-        """Replace a stored run that does not ask."""
+        """Replace a stored run that asks no question."""
         self._sql.run("threads.put_run", rows.run_values(run))
 
     def put_questions(self, run: RunRecord) -> None:
-        """Store where the open and the answered questions of a stored run are found."""
+        """Store by what the open and answered questions of a run can be found."""
         answers: list[tuple[RunWaitingTicket, int | None]] = [(ticket, None) for ticket in run.open_tickets]
         answers += [(answered.ticket, answered.decision.updated_at) for answered in run.answered]
         asked = {"run_id": run.run_id, "home": _home_of(run), "asked_at": run.updated_at}
@@ -157,33 +157,33 @@ class Threads(Tables):
         )
 
     def unnumbered(self, limit: int) -> tuple[RunRecord, ...]:
-        """Return waiting runs that a release has written which does not store where questions are found."""
+        """Return waiting runs from a release that did not store by what questions are found."""
         return tuple(map(rows.run, self._sql.all("threads.unnumbered", {"limit": limit})))
 
     def mark_numbered(self, run: RunRecord) -> None:
-        """Record that the questions of a run are stored, unless it has changed since it was read."""
+        """Record that the questions of a run are stored, unless the run has changed since it was read."""
         self._sql.run("threads.mark_numbered", {"run_id": run.run_id, "updated_at": run.updated_at})
 
     def numbered(self, prefix: str, since: int, limit: int) -> tuple[RunRecord, ...]:
-        """Return the runs with questions whose numbers begin with `prefix`, open or answered since a time."""
+        """Return runs with questions whose numbers begin with `prefix`, open or answered since a time."""
         bounds = {"low": prefix, "beyond": beyond(prefix), "since": since, "limit": limit}
         return self._asking(("threads.numbered", bounds))
 
     def asked_in(self, home: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return the runs with open questions of a project or of chats, those that wait longest first.
+        """Return runs with open questions of a project or of chats, longest wait first.
 
-        `home` is the part of their threads' names before the first slash.
+        `home` is the part of the threads' names before the first slash.
         """
         runs = self._asking(("threads.asked_in", {"home": home, "limit": limit}))
         return tuple(run for run in runs if run.status is RunStatus.WAITING and _home_of(run) == home)
 
     def overdue(self, now: int, after: tuple[int, str], limit: int) -> tuple[tuple[int, RunRecord], ...]:
-        """Return the runs with questions whose wait has ended, each with this time, after a position."""
+        """Return runs with questions that have timed out, each with the timeout, after a position."""
         parameters = {"now": now, "ends_at": after[0], "run_id": after[1], "limit": limit}
         return tuple((row[2], rows.run(row[:2])) for row in self._sql.all("threads.overdue", parameters))
 
     def count_asked(self, homes: Sequence[str], limit: int) -> tuple[int, ...]:
-        """Count the open questions of projects that nobody has snoozed, up to `limit`; "" means all."""
+        """Count the open questions that are not snoozed, by project, up to `limit`; "" means all."""
         bounds = {"now": self._now(), "limit": limit}
         looks = [
             # No name of a home contains a space, so these bounds exclude longer names.
@@ -197,7 +197,7 @@ class Threads(Tables):
         return _each_once(self._sql.all("threads.answered_in", {"home": home, "limit": limit}))
 
     def _asking(self, look: Look) -> tuple[RunRecord, ...]:
-        """Return runs, together with those whose questions are not stored yet."""
+        """Return the runs that a query finds, and those whose questions are not stored yet."""
         return _each_once(chain(*self._sql.ask(("threads.unnumbered", {"limit": MAX_PAGE}), look)))
 
     def load_run(self, run_id: str) -> RunRecord | None:
@@ -206,14 +206,14 @@ class Threads(Tables):
         return rows.run(result[0]) if result else None
 
     def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return a thread's newest runs, ordered by `updated_at`, then `created_at`, newest first."""
+        """Return the newest runs of a thread, ordered by `updated_at`, then by `created_at`."""
         result = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
         return tuple(map(rows.run, result))
 
     def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
-        """Yield the runs of some threads after a position, most recently changed first.
+        """Yield the runs of these threads after a position, last changed first.
 
-        The runs are read in batches of 50, on demand.
+        The runs are read on demand, in batches of 50.
         """
         parameters = {**before._asdict(), "limit": _BATCH}
         looks = [("threads.run_places", {"thread_id": name, **parameters}) for name in thread_ids]
@@ -232,7 +232,7 @@ class Threads(Tables):
             found = self._sql.all("threads.run_places", parameters) if len(found) == _BATCH else ()
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
-        """Return runs in order of id."""
+        """Return runs, ordered by id."""
         statuses = set(query.statuses) or set(RunStatus)
         parameters = _bounds(query.id_prefix, query.after, limit)
         parameters["statuses"] = sorted(statuses)
@@ -248,45 +248,45 @@ class Threads(Tables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", parameters)))
 
     def asking_below(self, thread_prefix: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return runs with questions of threads whose ids have a prefix, unordered."""
+        """Return runs with open questions on threads with this id prefix, unordered."""
         bounds = {"low": thread_prefix, "beyond": beyond(thread_prefix), "limit": limit}
         return tuple(map(rows.run, self._sql.all("threads.asking_below", bounds)))
 
     def asked_last(self, limit: int) -> tuple[RunRecord, ...]:
-        """Return the waiting runs that were changed last, the last of them first."""
+        """Return the waiting runs that changed last, last change first."""
         return tuple(map(rows.run, self._sql.all("threads.asked_last", {"limit": limit})))
 
     def asked_since(self, at: int, run_id: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return the runs that wait and were last changed after a position, in this order."""
+        """Return waiting runs in the order of their last change, after a position."""
         parameters = {"updated_at": at, "run_id": run_id, "limit": limit}
         return tuple(map(rows.run, self._sql.all("threads.asked_since", parameters)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return the prepared or waiting runs that have no open dispatch, ordered by id."""
+        """Return the prepared or waiting runs without an open dispatch, ordered by id."""
         result = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
         return tuple(map(rows.run, result))
 
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return waiting runs without questions whose threads have no open dispatch, ordered by id."""
+        """Return waiting runs without questions, on threads without an open dispatch, ordered by id."""
         result = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
         return tuple(map(rows.run, result))
 
     def count_open(self, thread_prefix: str) -> int:
-        """Count the open runs of threads with this id prefix."""
+        """Return the number of open runs on threads with this id prefix."""
         parameters = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         [counted] = self._sql.all("threads.count_open", parameters)
         return int(counted[0])
 
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
-        """Return the runs of a thread, unordered, with the fields that determine the order of a conversation.
+        """Return the runs of a thread, unordered, with the fields that determine a conversation's order.
 
-        With `since`, runs that ended and were last written before that time are omitted.
+        With `since`, runs that ended and were last written before this time are omitted.
         """
         result = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
         return [rows.turn(row) for row in result]
 
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
-        """Return these runs in the same form as `turns`, unordered."""
+        """Return the runs with these ids in the form of `turns`, unordered."""
         result = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in result]
 
@@ -308,7 +308,7 @@ class Threads(Tables):
         return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}
 
     def spend(self, spends: Sequence[Spending]) -> None:
-        """Add to the spending of scopes, always in the same order, so that changes cannot deadlock."""
+        """Add to the spending of scopes, in a fixed order, so that changes cannot deadlock."""
         ordered = sorted(spends, key=lambda one: one.scope)
         values = [
             {name: getattr(spending, name) for name in _SPENT} | {"window_end": spending.until or 0}
@@ -320,20 +320,20 @@ class Threads(Tables):
                 self._sql.spent[spending.scope] = before.plus(spending)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
-        """Store the run that asks for a scope ('' for none); the caller must hold the lock of the limits."""
+        """Store which run asks for a scope ('' means none); the caller holds the lock of the limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
         self._sql.spent.pop(scope, None)
 
     def asked(self) -> tuple[Spending, ...]:
-        """Return the scopes that a run asks about.
+        """Return the scopes on behalf of which a run asks.
 
-        Scopes without a window come first, then those whose window ends first.
+        Scopes without a window come first, and then those whose window ends first.
         """
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
     def forget_spending(self, older_than: int) -> None:
-        """Remove the spending of windows that ended before this time."""
+        """Delete the spending of windows that ended before this time."""
         self._sql.run("threads.forget_spending", {"older_than": older_than})
 
 

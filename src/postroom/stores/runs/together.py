@@ -1,4 +1,4 @@
-"""Adds many new runs in one transaction: reads all data at once, decides about each run, then writes all.
+"""Adds many new runs in one transaction: reads all data, decides about each run, and then writes all.
 
 look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
 state ─▶ a thread as it is with the runs that were added to it ─▶ without a look
@@ -24,12 +24,12 @@ from postroom.stores.sql_transaction import Look, Tables, Values
 
 _NEW: Final = ThreadState(thread=None)
 _KEPT: Final = ("threads.append_message", "threads.add_run", "dispatches.enqueue")
-"""The statements in the order in which they are executed, after the threads have been written."""
+"""The statements in the order of their execution, after the threads were written."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The state of one thread, and the additions to it."""
+    """The state of one thread, with the runs that were added to it."""
 
     state: ThreadState
     messages: set[str] = field(default_factory=set)
@@ -39,7 +39,7 @@ class _Line:
 
 
 class Together(Tables):
-    """New runs that are added in one open transaction while the locks of their threads are held."""
+    """New runs that are added within one transaction, which holds the locks of their threads."""
 
     def look(
         self,
@@ -48,7 +48,7 @@ class Together(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Self:
-        """Read the stored state on which the decisions about the runs depend."""
+        """Read the stored data on which the decisions about the runs depend."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
@@ -61,7 +61,7 @@ class Together(Tables):
             run_id: decode(Message, body, where="body") for run_id, _, body in runs if body is not None
         }
         self._new = set(messages).difference(row[0] for row in stored)
-        # A thread without a row may nevertheless be in the queue, if its dispatch was stored alone.
+        # A thread without a row may be in the queue, if its dispatch was stored alone.
         ids = {"thread_ids": self._new, "run_ids": run_ids, "dispatch_ids": dispatch_ids}
         self._taken = {row[0] for row in self._sql.all("dispatches.ids_in_queue", ids)}
         used = [thread_id for thread_id in messages if thread_id not in self._new or thread_id in self._taken]
@@ -73,10 +73,10 @@ class Together(Tables):
     def state(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
     ) -> ThreadState | None:
-        """Return a thread, including the runs that were already added to it.
+        """Return the state of a thread, including the runs that were already added.
 
-        Return None if one of the ids exists, or if messages or runs are waiting on the thread. The caller
-        must then read the thread on its own.
+        Return None if one of the ids exists, or messages or runs wait on the thread; the caller must then
+        read the thread separately.
         """
         if run_id in self.runs or not self._taken.isdisjoint((run_id, dispatch_id)):
             return None
@@ -87,7 +87,7 @@ class Together(Tables):
         return line.state
 
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
-        """Add a run to its thread, once the decision on the thread's state is made; return its dispatch."""
+        """Add a run to its thread after the decision about it, and return its dispatch."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
         before = line.state.thread or new_thread(thread_id, now)
@@ -111,7 +111,7 @@ class Together(Tables):
     def write(self, looked_at_alone: str | None = None) -> None:
         """Write the runs that were added.
 
-        If a thread is read separately later, it is read from the store again.
+        A thread that is read separately later is read from the store again.
         """
         threads: dict[bool, list[Values]] = {True: [], False: []}
         for thread_id, line in self._lines.items():
@@ -134,7 +134,7 @@ class Together(Tables):
         return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
-        """Return the state of a thread according to the rows read; None if the decision needs more data."""
+        """Return the state of a thread from the rows that were read, or None if more data is needed."""
         look = self._look(thread_id)
         state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
         runs = (state.open_run, state.latest_run)

@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, a writer thread that groups changes, and a pool of readers."""
+"""The embedded store: one SQLite file, a writer thread that groups changes, and a few readers."""
 
 from postroom.stores.sqlite.connection import sqlite_release
 from postroom.stores.sqlite.store import SqliteStore

@@ -1,9 +1,9 @@
-"""Long reads of databases that a server has open, in a separate process with a lower priority.
+"""Reads databases that a server has open, in a separate process with a lower priority.
 
 Reading a large database keeps a processor busy for a while. A thread of the server would compete with all
-calls for Python's global interpreter lock, whereas a separate process uses only spare processor time.
-`apart_process` is that process. The process reads from a pipe of the server, and therefore ends together with
-the server.
+calls for Python's global interpreter lock, whereas a separate process uses only spare processor time. The
+separate process is `apart_process`. The process reads from a pipe of the server, and therefore ends together
+with the server.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 
 
 class Apart:
-    """Runs long work on one database in separate processes, which `close` stops."""
+    """Does long work on one database in separate processes, which `close` stops."""
 
     def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
-        """`refuse_changed` raises if the files no longer belong to the open database; it may block."""
+        """Create the object; `refuse_changed` raises if the files do not belong to the open database."""
         self._refuse_changed = refuse_changed
         self._running: set[asyncio.subprocess.Process] = set()
         self._is_closed = False
@@ -41,7 +41,7 @@ class Apart:
     async def read_back(self, copy: Path) -> str:
         """Read every table and index of a copy that no process writes to, and return its SHA-256.
 
-        If the call is cancelled, the process ends.
+        If the call is cancelled, the separate process ends.
 
         Raises:
             StoreCorrupt: The copy is damaged.
@@ -51,7 +51,7 @@ class Apart:
         return digest
 
     def close(self) -> None:
-        """Stop accepting work and stop active work; thread-safe, and repeated calls have no effect."""
+        """Stop accepting work and stop active work; thread-safe, and a repeated call has no effect."""
         self._is_closed = True
         for process in tuple(self._running):
             with suppress(ProcessLookupError):
@@ -61,7 +61,7 @@ class Apart:
         self._check_open()
         await asyncio.to_thread(self._refuse_changed)
         process = await _start_process(work, str(database))
-        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
         self._running.add(process)
         try:
             if self._is_closed:
@@ -102,7 +102,7 @@ async def _start_process(*words: str) -> asyncio.subprocess.Process:
 
 
 def _read_line(told: bytes) -> bytes:
-    """If a line of the process contains progress, report it; return any other line."""
+    """Report the progress that a line of the process contains; return any other line."""
     if not told.startswith(b"["):
         return told
     doing, done, total = json.loads(told)

@@ -17,7 +17,7 @@ from postroom.stores.sqlite.copying import digest_of, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of_server
 
 NICENESS: Final = 10
-"""The niceness of the process, which lets other processes run first.
+"""The niceness of the process, so that other processes run first.
 
 With the maximum of 19, 1 ms of work took 0.5 s at load 15.
 """

@@ -1,8 +1,9 @@
-"""Opens connections to the database file, and translates the driver's errors into postroom's errors.
+"""Opens connections to the database file, and converts the driver's errors to errors of postroom.
 
-Only the writer may run checkpoints: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file if two connections do so
-(https://sqlite.org/wal.html#walresetbug), and some machines have such a version. All other connections set
-`wal_autocheckpoint = 0`. The writer checkpoints explicitly, after its callers have got their results.
+Only the writer may run checkpoints. If two connections run them, SQLite 3.7.0 to 3.51.2 can corrupt the WAL
+file (https://sqlite.org/wal.html#walresetbug), and some machines have such a version. All other connections
+set `wal_autocheckpoint = 0`. The writer runs checkpoints explicitly, after its callers have got their
+results.
 """
 
 import errno
@@ -36,13 +37,13 @@ FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
 """The Linux file that lists mounts."""
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
-"""The escape sequences for separators in the list of mounts."""
+"""The escape sequences of separators in the list of mounts."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 PAGE_SIZE: Final = 2_048
-"""Page size in bytes of a new database; an existing database keeps its page size.
+"""The page size in bytes of a new database; an existing database keeps its page size.
 
-A commit writes each changed page to the log as a whole, although often only a short row has been added to it.
-With this page size, a run writes 75 kB; with pages of 4,096 bytes, it would write 130 kB.
+A commit writes each changed page to the log as a whole, although often only a short row was added. With this
+page size, a run writes 75 kB; with pages of 4,096 bytes, it would write 130 kB.
 """
 
 _PIECE = 1 << 18
@@ -53,7 +54,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file in WAL mode with full durability; with `read_only`, it must exist and is never written.
+    """Open the file in WAL mode with full durability; `read_only` requires that it exists, and never writes.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -81,20 +82,20 @@ _OTHERS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""The kinds of objects that can be at a path instead of a regular file."""
+"""The kinds of things that a path can lead to instead of a regular file."""
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
-    """Raise if the path leads to something other than a regular file.
+    """Raise an error if a path leads to something other than a regular file.
 
-    SQLite's own error does not name the cause, and in some cases SQLite does not detect it at all.
+    SQLite's own error does not name the cause, and sometimes SQLite does not notice it at all.
 
     Raises:
         StoreReadOnly: The path is a folder, a pipe, a socket or a device.
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # it is missing or unreadable; the next attempt to open it reports the reason
+    except OSError:  # it is missing or unreadable, which the next attempt to open it reports
         return
     for is_it, kind in _OTHERS:
         if is_it(mode):
@@ -105,14 +106,14 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
 
 
 def refuse_no_folder(path: Path) -> None:
-    """Raise if there is a file where a folder is expected.
+    """Raise an error if there is a file where a folder is needed.
 
     Raises:
         StoreReadOnly: The path is a file, or cannot be examined.
     """
     try:
         is_other = path.exists() and not path.is_dir()
-    except OSError as error:  # a parent folder is not accessible
+    except OSError as error:  # a parent folder is inaccessible
         raise file_error(error, path) from error
     if is_other:
         raise StoreReadOnly(
@@ -121,14 +122,14 @@ def refuse_no_folder(path: Path) -> None:
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
-    """Raise if a file can be reached through two folders, because each would have its own lock and log.
+    """Raise an error if a file can be reached through two folders, each with its own lock and log.
 
     Two servers would then overwrite each other's changes. A symbolic link is allowed, because it leads to a
     single folder. A hard link in the same folder is also allowed, because a restore creates one.
 
     Raises:
-        WrongStore: The file has a hard link in another folder, or is mounted separately.
-        StoreError: Its folder, or the system's mount table, cannot be read.
+        WrongStore: The file has a hard link in another folder, or is itself a mount.
+        StoreError: The file's folder, or the system's list of mounts, cannot be read.
     """
     try:
         if not path.exists():
@@ -157,7 +158,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
     """Open a file to which no process writes, for reading; unlike `connect`, this needs no disk space.
 
     Raises:
-        StoreFull: Its log contains changes that are not in the file; reading them needs space.
+        StoreFull: The log contains changes that are not in the file, and reading them needs space.
         sqlite3.Error: The file cannot be opened or is not a database.
     """
     log = path.with_name(f"{path.name}-wal")
@@ -174,7 +175,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
 
 
 def connect_beside(path: Path) -> sqlite3.Connection:
-    """Open a file that another process owns, for reading, and never checkpoint it, even on the last close.
+    """Open a file that another process owns for reading, and never run a checkpoint on it.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -191,12 +192,12 @@ def connect_beside(path: Path) -> sqlite3.Connection:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Add the functions that the schema's triggers and postroom's statements call."""
+    """Add the functions that the triggers of the schema and postroom's statements call."""
     connection.create_function("indexed_text", 1, indexed_text, deterministic=True)
 
 
 def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = sys.platform) -> None:
-    """Set the options of a connection, so that on every platform a commit is on the disk when it returns."""
+    """Set the options of a connection, so that a commit is on the disk when it returns."""
     add_functions(connection)
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -214,7 +215,7 @@ def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = 
 
 
 def store_error(error: sqlite3.Error) -> StoreError:
-    """Return postroom's error for an error of the driver."""
+    """Convert an error of the driver to an error of postroom."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     primary = code & 0xFF
     text = str(error)
@@ -231,14 +232,13 @@ def store_error(error: sqlite3.Error) -> StoreError:
 
 
 def refuse_denied(path: Path) -> None:
-    """Raise, before anything is opened, if this process cannot write to the database or a file next to it.
+    """Raise an error if this process cannot write the database or a file next to it; open nothing.
 
-    SQLite creates the files next to a database with the mode of the database, and leaves them if it
-    fails. Such files would lock out the next process that opens the database, even a process of the same
-    user.
+    SQLite creates the files next to a database with the mode of the database, and leaves them if it fails.
+    These files would lock out the next process that opens the database, even of the same user.
 
     Raises:
-        StoreReadOnly: A file is not writable; the error names its owner and the remedy.
+        StoreReadOnly: A file is not writable; the error names the file's owner and the remedy.
     """
     wanted = os.R_OK | os.W_OK
     if (value := denied(path.parent, wanted | os.X_OK)) is not None:
@@ -256,13 +256,13 @@ def refuse_denied(path: Path) -> None:
 
 
 def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreError:
-    """Return postroom's error for a file system error, naming the permission that is missing."""
+    """Convert a file system error to an error of postroom that names the missing permission."""
     if error.errno in _NO_SPACE:
         return no_room(path, error)
     text = f"{path} cannot be {'read' if is_read else 'written'}"
     if isinstance(error, PermissionError):
         wanted = os.R_OK if is_read else os.R_OK | os.W_OK
-        # The failed file may be another one next to it, such as its lock.
+        # The file that failed may be one next to it, such as its lock.
         for item in (path, Path(error.filename) if isinstance(error.filename, str) else path):
             if (value := denied(item, wanted)) is not None:
                 return StoreReadOnly(f"{text}: {value.why(path)}", value=str(path), remedy=value.remedy)
@@ -281,9 +281,9 @@ def _parent_folder(path: Path) -> Path:
 
 
 def take_room(folder: Path, size: int) -> None:
-    """Write `size` bytes to the disk of a folder and delete them again.
+    """Write `size` bytes to the disk of a folder, and delete them again.
 
-    To check the free disk space is not enough, because users may have quotas.
+    Reading the free disk space is not enough, because users may have quotas.
 
     Raises:
         StoreFull: The bytes do not fit.
@@ -292,7 +292,7 @@ def take_room(folder: Path, size: int) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             for left in range(size, 0, -_PIECE):
-                # Random bytes, because a compressing file system needs the full space for them, too.
+                # random bytes, because a compressing file system needs the full space for them
                 file.write(os.urandom(min(left, _PIECE)))
     except OSError as error:
         raise file_error(error, folder) from error
@@ -309,18 +309,18 @@ def no_room(path: Path, reason: object) -> StoreFull:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Translate errors of the driver into store errors; other exceptions pass unchanged."""
+    """Convert errors of the driver to store errors; other exceptions pass unchanged."""
     try:
         yield
     except sqlite3.Error as error:
         raise store_error(error) from error
     except StopIteration:
-        # A future does not accept this exception, so its caller would wait forever.
+        # a future does not accept this exception, so its caller would wait forever
         raise RuntimeError("a function given to the store raised StopIteration") from None
 
 
 def sqlite_release() -> tuple[str, bool]:
-    """Return SQLite's version, and whether this version is free of the WAL-reset bug."""
+    """Return the version of SQLite, and whether it is free of the WAL-reset bug."""
     return sqlite3.sqlite_version, sqlite3.sqlite_version_info >= FIRST_SAFE_RELEASE
 
 
@@ -328,7 +328,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Runs named statements on one connection. The class neither begins nor ends the transaction."""
+    """Executes named statements over one connection; its caller begins and ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 
@@ -392,7 +392,7 @@ class SqliteTransaction(SqlTransaction):
 
 
 def _bound(statement: Statement, values: Values) -> Values:
-    """Return the values in SQLite's form: a list becomes a JSON array."""
+    """Return the values in SQLite's form, in which a list is a JSON array."""
     bound = dict[str, Any](values)
     for name in statement.lists:
         if bound[name] is not None:
@@ -403,6 +403,6 @@ def _bound(statement: Statement, values: Values) -> Values:
 def _json(one: int | str) -> str:
     """Return an entry of a JSON array.
 
-    `json.dumps` would be slower, because it creates an encoder for each call.
+    `json.dumps` would be slower, because each call creates an encoder.
     """
     return encode_basestring_ascii(one) if isinstance(one, str) else str(int(one))

@@ -1,12 +1,12 @@
 """Copies the database while other connections write to it.
 
-A copy is consistent, and either complete or absent.
+A copy is consistent; it is either complete or does not exist.
 
     <target>.partial ──written──▶ verified, if requested ──▶ <target>
 
-During the copy, <target>.partial.lock shows that a process is writing it. A partial copy whose lock no
-process holds was left by a killed process, and the next copy deletes it. A partial copy without a lock file
-belongs to another program and is not touched.
+During the copy, `<target>.partial.lock` shows that a process is writing it. If no process holds the lock of a
+partial copy, a killed process has left the copy, and the next copy deletes it. A partial copy without a lock
+file belongs to another program, and is not touched.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite may create next to a database."""
 _PAGES: Final = 256
-"""Number of pages in a piece (half a megabyte at the usual page size). After each piece, a copy checks for a
-stop.
+"""Number of pages in a piece (half a megabyte at the usual page size). After each piece, a copy checks
+whether to stop.
 """
 _HEAD: Final = 100
 """Number of bytes read from the header of a SQLite database: page size at 16, number of pages at 28."""
 _MAGIC: Final = b"SQLite format 3\0"
 _STEPS: Final = 100_000
-"""Number of SQLite instructions (a few milliseconds) after which a verification checks for a stop."""
+"""Number of SQLite instructions (a few milliseconds) after which a verification checks whether to stop."""
 
 
 def back_up(
@@ -45,19 +45,19 @@ def back_up(
     rest: float = 0,
     stop: threading.Event | None = None,
 ) -> None:
-    """Write a consistent copy of the database to `target`, readable by its owner only.
+    """Write a consistent copy of the database to `target`, which only its owner can read.
 
-    The copy appears complete or not at all. The connection must not be in a transaction. With `is_read_back`,
+    `target` appears complete or not at all. The connection must not be in a transaction. With `is_read_back`,
     every table and index of the copy is read before it appears. After each piece, the copy pauses for `rest`
-    times as long as the piece took, so that other writers can use the disk. Once `stop` is set, the copy ends
+    times the duration of the piece, so that other writers can use the disk. When `stop` is set, the copy ends
     soon.
 
     Raises:
-        StoreError: The copy could not be written; an existing `target` is unchanged.
+        StoreError: The copy could not be written, and an existing `target` is unchanged.
         StoreCorrupt: The copy is damaged, which means that the database is damaged, too.
         StoreUnavailable: The copy was stopped.
         StateError: Another copy is being written there.
-        InvalidPath: A file of another program is where the partial copy would be written.
+        InvalidPath: The file of the partial copy belongs to another program.
     """
     stop = stop or threading.Event()
     try:
@@ -68,7 +68,7 @@ def back_up(
                 refuse_faults(partial, target, stop)
             partial.replace(target)
             sync_folder(target.parent)
-    except StoreFull as error:  # this is the copy's disk, which may differ from the database's disk
+    except StoreFull as error:  # this is the disk of the copy, which may be another one
         raise no_room(target, error.__cause__) from error
     except OSError as error:
         raise file_error(error, target) from error
@@ -83,7 +83,7 @@ def _partial_copy(target: Path) -> Iterator[Path]:
         InvalidPath: A file of another program exists there.
         OSError: The lock cannot be created.
     """
-    from filelock import FileLock, Timeout  # imported only when copies are made
+    from filelock import FileLock, Timeout  # only imported for copies
 
     partial = target.with_name(target.name + PARTIAL)
     held = partial.with_name(f"{partial.name}.lock")
@@ -96,7 +96,7 @@ def _partial_copy(target: Path) -> Iterator[Path]:
                     value=str(path),
                     remedy="move the file away, or use another name for the backup",
                 )
-    held.touch(mode=0o600)  # the lock mistakes a folder that refuses new files for one whose lock is held
+    held.touch(mode=0o600)  # for the lock, a folder that refuses new files looks like a held lock
     lock = FileLock(held, mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -118,17 +118,17 @@ def _partial_copy(target: Path) -> Iterator[Path]:
 
 
 def remove_with_companions(file: Path) -> None:
-    """Remove a database and the files that SQLite keeps next to it; missing files are ignored.
+    """Delete a database and the files that SQLite keeps next to it; missing files are ignored.
 
     Raises:
-        OSError: A file cannot be removed.
+        OSError: A file cannot be deleted.
     """
     for ending in ("", *COMPANIONS):
         file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make file names in a folder survive a power failure.
+    """Make the file names in a folder survive a power failure.
 
     Raises:
         OSError: The folder cannot be opened or synced.
@@ -141,12 +141,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
-    """Copy the database and sync the copy, after each piece if the copy is paced, and at its end."""
+    """Copy the database, and sync the copy after each piece, if the copy is paced, and at the end."""
     copy = sqlite3.connect(target)
     copy.execute("PRAGMA synchronous = OFF")
     try:
         with translated():
-            # A copy in several steps restarts whenever another connection has written in between, and would
+            # A copy in several steps restarts whenever another connection has written meanwhile, and would
             # never end under constant writes. A read transaction sees no new writes.
             connection.execute("BEGIN")
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
@@ -166,7 +166,7 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
 
 
 class _Pace:
-    """Slows down a copy, so that it does not use the disk at the expense of commits."""
+    """Slows down a copy, so that it does not delay commits by its use of the disk."""
 
     def __init__(self, stop: threading.Event, rest: float) -> None:
         self._stop, self._rest, self._began = stop, rest, time.monotonic()
@@ -196,10 +196,10 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Raise if the length of a copy differs from the length that is stored in its header.
+    """Raise an error if the length of a copy differs from the length in its header.
 
     Raises:
-        StoreCorrupt: The file is not a SQLite database, or its length is not the original one.
+        StoreCorrupt: The file is not a SQLite database, or does not have its original length.
         OSError: The file cannot be read.
     """
     with file.open("rb") as opened:
@@ -213,18 +213,18 @@ def refuse_cut_off(file: Path) -> None:
 
 
 def digest_file(backup: Path) -> Path:
-    """Return the path of the file next to a backup that contains its SHA-256 as `sha256sum` writes it."""
+    """Return the path of the file, next to a backup, with its SHA-256 in the `sha256sum` format."""
     return backup.with_name(f"{backup.name}.sha256")
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def name_with_digest(copy: Path, target: Path, digest: str) -> None:
-    """Rename a verified copy to its final name, after its digest was written to the disk.
+    """Write the digest of a verified copy to the disk, and then give the copy its final name.
 
     Raises:
         OSError: The digest or the name cannot be written.
@@ -238,10 +238,10 @@ def name_with_digest(copy: Path, target: Path, digest: str) -> None:
 
 
 def refuse_changed(file: Path, backup: Path) -> None:
-    """Raise if a backup, or a copy of it, differs from the digest that is stored next to the backup, if any.
+    """Raise an error if a backup, or a copy of it, differs from the digest next to the backup, if any.
 
     Raises:
-        StoreCorrupt: The content of the file differs from the backup's checksum.
+        StoreCorrupt: The content of the file differs from the checksum of the backup.
         OSError: The digest or the file cannot be read.
     """
     try:
@@ -258,7 +258,7 @@ def _corrupt_error(reason: str, file: Path) -> StoreCorrupt:
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:
-    """Verify a complete copy that no process writes to, so that it can be opened without a log or a lock.
+    """Verify a complete copy that no process writes to, which can be opened without a log or a lock.
 
     Raises:
         StoreCorrupt: The copy is damaged; `shown` is its name in the error.

@@ -1,12 +1,12 @@
 """The SQLite engine: one file that only this process may use, or a database in memory.
 
-On Unix, a process can still write to an open file that was deleted or replaced, but the file's contents
+On Unix, a process can still write to an open file that was deleted or replaced, but the contents of the file
 disappear when the process ends. Therefore each commit first checks (`OwnFiles`) that the files are still in
-place and that no other process has changed them. If the check fails, earlier commits remain readable and new
-commits are refused.
+place, and that no other process has changed them. If the check fails, earlier commits stay readable, and new
+commits are rejected.
 
-One thread writes (`Writer`). The writer commits the changes of its callers in groups and then returns their
-results. A few other threads read.
+One thread writes (`Writer`): it commits the changes of its callers in groups, and then returns their results.
+A few other threads read.
 
     callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
                                   ├ a change raises before a write: the others continue
@@ -14,11 +14,11 @@ results. A few other threads read.
                                   └ the disk is full: the log is checkpointed, and they are repeated once
 
 After it has returned the results, and while no caller waits, the thread does its chores: it updates the
-search index and the list of threads, and checkpoints the log.
+search index and the list of threads, and runs checkpoints.
 
-If a change raises an exception, only that change is rolled back, and the rest of its group is committed. A
-group whose commit fails is rolled back, and every caller gets the error. The thread does not depend on the
-contents of the changes.
+If a change raises an exception, only this change is rolled back, and the rest of its group is committed. If
+the commit of a group fails, the group is rolled back, and every caller gets the error. The thread does not
+depend on the contents of the changes.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ counter.
 
 
 class OwnFiles:
-    """The database file and its log as this process has opened them."""
+    """The database file and its log, as this process has opened them."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Open the file and keep it open; `refuse_changed` accepts any state until `note` has been called.
@@ -93,7 +93,7 @@ class OwnFiles:
         own threads.
         """
         try:
-            # Keep it open to the end: closing it would release the locks that SQLite has on the file.
+            # Keep the file open to the end: closing it would release the locks that SQLite has on it.
             self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise file_error(error, path) from error
@@ -105,13 +105,13 @@ class OwnFiles:
         self.rescued: Path | None = None
         """The file to which the open contents are saved.
 
-        The attribute is set when the files are found to have changed.
+        The attribute is set when the files have been changed by others.
         """
         self.when_changed: Callable[[Path], None] = lambda _: None
-        """Called once with the file to which the open contents are saved."""
+        """A function that is called once, with the file to which the open contents are saved."""
 
     def note(self) -> None:
-        """Record the present state of the files as the expected one, just after this process opened them."""
+        """Record the current state of the files as the expected one, after this process opened them."""
         with self.writing():
             self._files = _which(self._path), _which(self._log)
 
@@ -119,7 +119,7 @@ class OwnFiles:
     def writing(self) -> Iterator[None]:
         """Accept the state of the file at the end of the context as written by this process.
 
-        Used around each checkpoint, the only writer.
+        Each checkpoint runs in this context; nothing else writes to the file.
         """
         with self._checkpoint:
             try:
@@ -129,7 +129,7 @@ class OwnFiles:
                 self.generations.end()
 
     def refuse_changed(self) -> None:
-        """Raise if the files were deleted, moved, replaced, or written by another process.
+        """Raise an error if the files were deleted, moved, replaced, or written by another process.
 
         Raises:
             WrongStore: The files have changed; earlier commits are saved to `rescued`, if they can still be
@@ -169,7 +169,7 @@ class OwnFiles:
         )
 
     def close(self) -> None:
-        """Close the file after all connections were closed; repeated calls have no effect."""
+        """Close the file after all connections were closed; a repeated call has no effect."""
         self._let_go()
 
     def _describe_change(self, database: object, log: object) -> str:
@@ -193,7 +193,7 @@ class OwnFiles:
 
 
 def _which(path: Path) -> tuple[int, int] | None:
-    """Return the numbers that identify a file; None if the file does not exist."""
+    """Return the numbers that identify a file, or None if the file does not exist."""
     try:
         value = path.stat()
     except FileNotFoundError:
@@ -204,10 +204,10 @@ def _which(path: Path) -> tuple[int, int] | None:
 
 
 class Readers:
-    """Runs reads off the event loop, each in a read transaction."""
+    """Runs reads in threads, each in a read transaction."""
 
     def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
-        """With `files`, no connection is opened after other processes have changed the files."""
+        """Create the readers; with `files`, no connection is opened after others changed the files."""
         self._path = path
         self._files = files
         self._own = threading.local()
@@ -215,23 +215,23 @@ class Readers:
         self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[SqliteTransaction], T]) -> T:
-        """Run `look` on one consistent snapshot of the store and return its result.
+        """Call `look` with one consistent snapshot of the store, and return its result.
 
         Raises:
-            StoreUnavailable: The store is closed, or did not answer in time.
+            StoreUnavailable: The store is closed, or did not respond in time.
         """
         return await self._threads.submit(partial(self._run, look))
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` outside of a transaction; meant for copies, which must not block the writer.
+        """Call `work` outside a transaction; this is for copies, which must not block the writer.
 
         Raises:
-            StoreUnavailable: The store is closed, or did not answer in time.
+            StoreUnavailable: The store is closed, or did not respond in time.
         """
         return await self._threads.submit(partial(self._run_free, work))
 
     def begin(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Run `work` outside of a transaction without waiting for it; a failure is logged.
+        """Call `work` outside a transaction, without waiting for it; a failure is logged.
 
         Raises:
             StoreUnavailable: The store is closed.
@@ -239,7 +239,7 @@ class Readers:
         self._threads.begin(partial(self._run_free, work))
 
     def close(self) -> None:
-        """Finish active reads and close all connections; repeated calls have no effect."""
+        """Finish active reads and close all connections; a repeated call has no effect."""
         self._threads.close()
         for connection in self._connections:
             connection.close()
@@ -250,9 +250,9 @@ class Readers:
             with translated():
                 return _look(self._connection(), look)
         except StoreFull:
-            # On a full disk, no reader can open the log. No process writes in that case, so the file is read
-            # without the log, by a new connection for each read. Such a connection sees later writes once
-            # there is space.
+            # On a full disk, no reader can open the log. No process writes then, so the file is read without
+            # the log, over a new connection for each read. Such a connection sees later writes when there is
+            # space again.
             with translated(), closing(connect_unshared(self._path)) as connection:
                 return _look(connection, look)
 
@@ -281,31 +281,29 @@ def _look(connection: sqlite3.Connection, look: Callable[[SqliteTransaction], T]
 
 
 CHECKPOINT_AFTER = 1_500
-"""Number of row changes after which the log is checkpointed as soon as no caller waits."""
+"""Number of changed rows after which a checkpoint of the log is run, when no caller waits."""
 UPDATE_AFTER = 500
-"""Number of row changes after which the search index and the list of threads are updated as soon as no caller
+"""Number of changed rows after which the search index and the list of threads are updated, when no caller
 waits.
 """
 FORCE_MULTIPLIER = 10
-"""The factor by which these numbers may be exceeded before a chore is done even under load, so that the work
-of a chore stays bounded.
-"""
+"""Under load, a chore runs only after this many times its number of rows, which limits the backlog."""
 
 
 STEP_CHARACTERS = 500_000
-"""Number of body characters after which a transaction indexes no further messages, so that callers wait only
-briefly.
+"""Number of characters of message bodies after which a transaction indexes no further messages, so that
+callers wait only briefly.
 """
 STEP = 1_500
 """Maximum number of messages that one transaction indexes while callers wait: about 40 ms if an earlier
-process left many messages, and a few ms otherwise. The number exceeds the number of messages that are written
-between two steps under load, so that the backlog stays bounded.
+process has left many messages, and otherwise a few ms. More messages are indexed than are written between two
+steps under load, so that the backlog stays limited.
 """
 
 
 @dataclass(slots=True)
 class _Chore:
-    """Work that becomes due after a number of row changes."""
+    """Work that is due after a number of changed rows."""
 
     name: str
     after: int
@@ -317,10 +315,10 @@ _Change = PendingChange[SqliteTransaction]
 
 
 class Writer:
-    """Runs changes one after another, in transactions that are durable before any caller gets its result."""
+    """Makes changes one after another, in transactions that are durable before callers get results."""
 
     connection: sqlite3.Connection | None = None
-    """The connection; None until there was enough disk space to open it."""
+    """The connection, or None until there was enough disk space to open it."""
     _connection: sqlite3.Connection
 
     def __init__(
@@ -330,9 +328,9 @@ class Writer:
         opens_at_once: bool = True,
         files: OwnFiles | None = None,
     ) -> None:
-        """Write through the connection that `connect` returns; it is called on the writer thread.
+        """Create a writer; `connect` is called in the writer's thread and returns the connection.
 
-        Without `opens_at_once`, each change tries to open the connection and fails if that fails. With
+        Without `opens_at_once`, each change tries to open the connection, and fails if this fails. With
         `files`, nothing is written after other processes have changed them.
         """
         self._connect = connect
@@ -342,7 +340,7 @@ class Writer:
         self._chores: list[_Chore] = []
         self.groups = 0
         self.changes = 0
-        # The thread holds only a weak reference, so that an unused writer ends without being closed.
+        # The thread has only a weak reference, so that an unused writer ends without being closed.
         weakref.finalize(self, self.pending.stop)
         self._thread = threading.Thread(
             target=_serve, args=(weakref.ref(self), self.pending), name="postroom-writer", daemon=True
@@ -374,7 +372,7 @@ class Writer:
     def perform(self, first: _Change) -> None:
         """Commit a change together with waiting ones, return their results and do chores.
 
-        Runs on the writer thread.
+        This method is called in the writer's thread.
         """
         group = self.pending.group(first)
         if self.connection is None and (failure := self._not_open()) is not None:
@@ -396,14 +394,14 @@ class Writer:
         return None
 
     def _commit(self, group: list[_Change]) -> int:
-        """Run a group in one transaction and commit it.
+        """Make the changes of a group in one transaction and commit it.
 
-        Undo only the writes of those changes that raise. Return how many raised no exception.
+        Only the writes of changes that raise an exception are undone. Return how many changes raised none.
 
-        If a change raises before its first write, there is nothing to roll back, and the other changes
-        continue. A savepoint costs a copy of each page that is written after it. Savepoints are therefore
-        used only after a change has raised following a write: the whole group is then rolled back and runs
-        again with savepoints.
+        If a change raises an exception before its first write, nothing must be rolled back, and the other
+        changes continue. A savepoint costs a copy of each page that is written after it. Therefore savepoints
+        are used only after a change has raised an exception following a write: the whole group is then rolled
+        back, and made again with savepoints.
         """
         count, must_undo = 0, False
         try:
@@ -441,14 +439,14 @@ class Writer:
             failure.__cause__ = error
             fail(group, failure)
             count = 0
-        except StoreError as error:  # the files were refused, so no transaction was begun
+        except StoreError as error:  # the files were rejected, so no transaction was begun
             fail(group, error)
         if self._connection.in_transaction:
             self._undo()
         return count
 
     def _repeat_changes(self, group: list[_Change]) -> None:
-        """Checkpoint the log and repeat the changes that found no space, because they can then reuse the log.
+        """Run a checkpoint, and repeat the changes that found no space, because they can then reuse the log.
 
         Therefore deletions work on a full disk, and new messages can then use the freed pages.
         """
@@ -460,9 +458,10 @@ class Writer:
         self._commit(refused)
 
     def _folded(self) -> bool:
-        """Checkpoint the log into the database.
+        """Run a checkpoint of the log.
 
-        Return whether the complete log was written; this can also fail because the disk is full.
+        Return whether the whole log was written to the database. The checkpoint can also fail because the
+        disk is full.
         """
         try:
             if self._files is not None:
@@ -479,7 +478,7 @@ class Writer:
             change.error.__cause__ = error
 
     def _run_each(self, group: list[_Change]) -> int:
-        """Run each change again, within a savepoint; return how many raised no exception."""
+        """Make each change again in a savepoint; return how many raised no exception."""
         connection = self._connection
         for change in group:
             change.value = change.error = None
@@ -494,7 +493,7 @@ class Writer:
         return sum(change.error is None for change in group)
 
     def _undo(self) -> None:
-        # If this failed, the next group could not begin and would report it to its callers.
+        # If this failed, the next group could not begin, and would report that to its callers.
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
 
@@ -506,7 +505,7 @@ class Writer:
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes
                 elif not self.pending.is_empty:
-                    break  # callers come first; the remaining steps stay due
+                    break  # callers come first; the other steps stay due
 
     def _do(self, chore: _Chore) -> bool:
         """Do one step of a chore; return whether more steps remain."""
@@ -515,7 +514,7 @@ class Writer:
                 self._files.refuse_changed()
             return chore.run(self._connection)
         except (sqlite3.Error, StoreError) as error:
-            # No caller waits for a chore and nothing is lost: it is repeated when it is next due, and the
+            # No caller waits for a chore, and nothing is lost: it is repeated when it is due again, and the
             # next caller who writes gets the disk's error.
             if self._connection.in_transaction:
                 self._undo()
@@ -529,14 +528,14 @@ def _fold(connection: sqlite3.Connection, *, files: OwnFiles | None) -> bool:
 
 
 def _fold_all(connection: sqlite3.Connection, files: OwnFiles | None) -> bool:
-    """Checkpoint the log; return whether the log had content and all of it was written."""
+    """Run a checkpoint; return whether the log had content and all of it was written."""
     with contextlib.nullcontext() if files is None else files.writing():
         [[_, pages, folded]] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     return bool(0 < pages == folded)
 
 
 def update_indexes(tx: SqliteTransaction) -> bool:
-    """Index the next messages in the open transaction; return whether more messages are left."""
+    """Index the next messages within the transaction; return whether more messages remain."""
     [[newest]] = tx.all("mail.index_step", {"limit": STEP, "characters": STEP_CHARACTERS})
     if newest is None:
         return False
@@ -546,7 +545,7 @@ def update_indexes(tx: SqliteTransaction) -> bool:
 
 
 def is_behind(tx: SqliteTransaction) -> bool:
-    """Return whether any message is not indexed yet."""
+    """Return whether some messages are not indexed yet."""
     return tx.one("mail.index_left") is not None
 
 
@@ -574,7 +573,7 @@ def _update_step(connection: sqlite3.Connection) -> bool:
 
 
 def _what_undid(group: list[_Change]) -> StoreError:
-    """Return the error of the last change that ran."""
+    """Return the error of the last change that was made."""
     errors = [change.error for change in group if change.error is not None]
     if errors and isinstance(errors[-1], StoreError):
         return errors[-1]
@@ -585,13 +584,13 @@ IN_MEMORY = Path(":memory:")
 
 
 class SharedReader:
-    """Reads through the writer's connection, on its thread, as a database in memory has only one."""
+    """Reads over the writer's connection, in its thread, because a database in memory has only one."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def submit(self, look: Callable[[SqliteTransaction], T]) -> T:
-        """Run `look` on one consistent snapshot of the store and return its result.
+        """Call `look` with one consistent snapshot of the store, and return its result.
 
         Raises:
             StoreUnavailable: The store is closed.
@@ -607,7 +606,7 @@ class SharedReader:
         return await self._writer.pending.submit(without_writing)
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a read like any other, because every view of this database is consistent."""
+        """Make a read like any other, because every view of this database is consistent."""
         return await self.submit(lambda tx: work(tx.connection))
 
     def close(self) -> None:
@@ -615,7 +614,7 @@ class SharedReader:
 
 
 class SqliteEngine(Engine):
-    """One writer thread that groups commits, and a pool of readers."""
+    """The engine on one SQLite database, with one writer thread that groups commits, and a few readers."""
 
     def __init__(
         self,
@@ -637,7 +636,7 @@ class SqliteEngine(Engine):
         self._closing = threading.Event()
         self._apart = Apart() if files is None else Apart(files.refuse_changed)
         if self._copier is not None and files is not None:
-            # It stays open from now on, because if the file is deleted, this is the only way to its contents.
+            # It stays open from now on, because it is the only way to the contents of a deleted file.
             self._copier.begin(
                 lambda connection: connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             )
@@ -654,7 +653,7 @@ class SqliteEngine(Engine):
         log_reserve: int = 0,
         may_begin: bool = True,
     ) -> "SqliteEngine":
-        """Take ownership of the file, upgrade its schema and start the writer.
+        """Become the owner of the file, upgrade its schema, and start the writer.
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; its log is damaged; it
@@ -664,7 +663,7 @@ class SqliteEngine(Engine):
             SchemaTooNew: A newer release wrote the database.
             StoreReadOnly: The file or its folder is not writable.
         """
-        path = path.resolve()  # a file has one lock, regardless of the links that lead to it
+        path = path.resolve()  # a file has one lock, whichever links lead to it
         refuse_no_file(path)
         if not may_begin:
             refuse_missing(path)
@@ -686,9 +685,9 @@ class SqliteEngine(Engine):
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
-        """Create an empty database that is lost when the engine closes.
+        """Create an empty database in memory, which is lost when the engine is closed.
 
-        A single thread does all reads and writes.
+        One thread does all reads and writes.
         """
         writer = Writer(new_in_memory)
         return cls(IN_MEMORY, clock, writer, SharedReader(writer))
@@ -711,7 +710,7 @@ class SqliteEngine(Engine):
     @property
     @override
     def checks_pages(self) -> bool:
-        return False  # Python's builds of SQLite do not include the extension that does this
+        return False  # Python's builds of SQLite lack the extension that does this
 
     @property
     @override
@@ -740,7 +739,7 @@ class SqliteEngine(Engine):
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a copy; only one copy runs at a time, and `close` stops it."""
+        """Write a copy; only one copy is made at a time, and `close` stops it."""
         if self._copier is None:
             raise StateError("an in-memory database cannot be copied", remedy="use a database file")
         watcher = progress.here()
@@ -753,9 +752,9 @@ class SqliteEngine(Engine):
 
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Write `size` bytes to a temporary file in the folder; with 0, rely on the commit to find out.
+        """Write `size` bytes to a temporary file in the folder; with 0, do nothing and rely on the commit.
 
-        A row in the database would stay in the log and use up the space that is being checked.
+        A row in the database would stay in the log, and use up the space that is being checked.
         """
         if size and self._lock is not None:
             take_room(self.path.parent, size)
@@ -792,7 +791,7 @@ class SqliteEngine(Engine):
         self._apart.close()
         self.readers.close()
         if self._lock is None or self._copier is None:
-            self.writer.stop()  # nothing has to be saved, so it is not necessary to wait for the thread
+            self.writer.stop()  # nothing must be saved, so nothing waits for the thread
             return
         self._copier.close()
         self.writer.close()
@@ -801,7 +800,7 @@ class SqliteEngine(Engine):
         self._lock.release()
 
     def _rescue(self, target: Path) -> None:
-        """Save the contents of open files that were removed. `close` waits until this is done."""
+        """Save the contents of open files that were deleted; `close` waits for this."""
 
         def copied(connection: sqlite3.Connection) -> None:
             try:
@@ -813,12 +812,12 @@ class SqliteEngine(Engine):
                     "store.rescued", file=str(target), remedy="stop the server and restore the database"
                 )
 
-        assert self._copier is not None  # noqa: S101 - files that can be taken away have one
+        assert self._copier is not None  # noqa: S101 - files that can be removed have one
         self._copier.begin(copied)
 
 
 def _open_writer(path: Path, clock: Clock, log_reserve: int) -> tuple[Writer, OwnFiles]:
-    """Start the writer; if the disk is full, it opens a readable file as soon as there is space.
+    """Start the writer; on a full disk, it opens a readable file when there is space.
 
     Raises:
         StoreError: The file can neither be written nor read.
@@ -846,7 +845,7 @@ def _refuse_unreadable(path: Path, error: StoreFull) -> None:
 
 
 def refuse_missing(path: Path) -> None:
-    """Raise if the file is missing or empty.
+    """Raise an error if the file is missing or empty.
 
     Raises:
         WrongStore: The file is missing or empty.
@@ -856,7 +855,7 @@ def refuse_missing(path: Path) -> None:
 
 
 def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
-    """Return a connection to the file, with the newest schema."""
+    """Return a connection to the file, whose schema is upgraded to the newest one."""
     with translated():
         try:
             if not path.exists():
@@ -869,8 +868,8 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
         try:
             refuse_lost_commits(connection, path)
             if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                # Create the newest schema in a new file with a single commit, because each commit waits for
-                # the disk.
+                # Create the newest schema in a new file by a single commit, because each commit waits for the
+                # disk.
                 empty = sqlite3.connect(":memory:", isolation_level=None)
                 try:
                     [[page_size]] = connection.execute("PRAGMA page_size")
@@ -880,8 +879,8 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
                 finally:
                     empty.close()
             migrate(connection, path, now=now)
-            # A file that cannot be written is refused now, not at the first message. It takes a statement
-            # that writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
+            # Reject a file that cannot be written now, not at the first message. This needs a statement that
+            # writes: on such a file, SQLite accepts BEGIN IMMEDIATE and begins to read.
             connection.execute("BEGIN IMMEDIATE")
             SqliteTransaction(connection).one("store.probe", {"now": now})
             connection.execute("ROLLBACK")
@@ -904,7 +903,7 @@ def _empty_database(page_size: int) -> bytes:
 
 
 def new_in_memory() -> sqlite3.Connection:
-    """Return a connection, for any thread, to a new database in memory with the newest schema."""
+    """Return a connection to a new database in memory with the newest schema, for use in any thread."""
     connection = sqlite3.connect(
         ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -920,7 +919,7 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     writes its metadata with each fsync, too: a durable commit took 0.10 ms on an existing log and 0.19 ms on
     a growing one. SQLite truncates the log when the last connection closes, so this is done each time the
     database is opened. The database keeps the same number of bytes as free pages, which the next messages
-    fill. Nothing is reserved if less than ten times the size is free on the disk.
+    fill. If less than ten times the size is free on the disk, the log is not extended.
     """
     if shutil.disk_usage(path.parent).free < 10 * size:
         return

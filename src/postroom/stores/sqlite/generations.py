@@ -1,12 +1,12 @@
 """Detects whether a database has lost commits, by comparing a number that is stored in two places.
 
-The first commit after each checkpoint raises the number in the header of the database (`PRAGMA
-user_version`). Once that commit is on the disk, and before any caller gets its result, the number is also
+The first commit after each checkpoint increases the number in the header of the database (`PRAGMA
+user_version`). When this commit is on the disk, and before any caller gets its result, the number is also
 written to `<database>.generation`. Until the next checkpoint, the commit itself is only in the log,
-`<database>-wal`. Therefore, a database that has lost its log, or that was replaced by an older copy, has a
-smaller number than the file next to it.
+`<database>-wal`. Therefore a database that has lost its log, or was replaced by an older copy, has a smaller
+number than the file next to it.
 
-The file is not synced. After a power failure it may contain an earlier number, which has no effect.
+The file is not synced. After a power failure it may contain an earlier number, which does no harm.
 """
 
 import os
@@ -19,31 +19,31 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _DIGITS: Final = 10
-"""Fixed number of digits, so that the number can be overwritten in place."""
+"""The fixed number of digits, with which the number can be overwritten in place."""
 
 
 class Generations:
-    """The number of one open database; called only by the thread that writes to the database."""
+    """The generation number of an open database. Only the database's writer thread uses this object."""
 
     def __init__(self, database: Path) -> None:
         self._file = generation_file(database)
         self.is_due = True
-        """Whether the next commit must raise the number."""
+        """Whether the next commit must increase the number."""
         self._raised: int | None = None
 
     def end(self) -> None:
-        """Make the next commit raise the number, because a checkpoint wrote commits to the database."""
+        """Make the next commit increase the number, because a checkpoint wrote commits to the database."""
         self.is_due = True
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Raise the number within the open transaction."""
+        """Increase the number within the transaction."""
         self._raised = _number_in(connection) + 1
         connection.execute(f"PRAGMA user_version = {self._raised}")
 
     def keep(self) -> None:
-        """Write the raised number to the file next to the database, after its commit.
+        """Write the increased number to the file next to the database, after the commit.
 
-        If the file cannot be written, the failure is logged, and the next commit raises the number again.
+        If the file cannot be written, the failure is logged, and the next commit increases the number again.
         """
         if self._raised is None:
             return
@@ -60,21 +60,21 @@ class Generations:
 
 
 def generation_file(database: Path) -> Path:
-    """Return the path of the file that stores the number of a database."""
+    """Return the path of the file with the number of a database."""
     return database.with_name(f"{database.name}.generation")
 
 
 def forget_generation(database: Path) -> None:
-    """Remove the file, so that the database is accepted in its present state when it is opened next.
+    """Delete the file, so that the database is accepted in its present state at the next start.
 
     Raises:
-        OSError: The file cannot be removed.
+        OSError: The file cannot be deleted.
     """
     generation_file(database).unlink(missing_ok=True)
 
 
 def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
-    """Raise if a database has lost commits; nothing is changed.
+    """Raise an error if a database has lost commits; nothing is changed.
 
     Raises:
         WrongStore: The number in the database is smaller than the number in the file next to it.
@@ -82,7 +82,7 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
     file = generation_file(database)
     try:
         kept_count = int(file.read_bytes())
-    except (OSError, ValueError):  # the file is missing, or a power failure damaged it, so nothing is known
+    except (OSError, ValueError):  # the file is missing or damaged, so nothing is known
         return
     if _number_in(connection) < kept_count:
         raise WrongStore(

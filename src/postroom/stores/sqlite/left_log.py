@@ -1,12 +1,12 @@
-"""Detects damage in the log of a killed process before SQLite reads the log and silently drops commits.
+"""Detects damage in the log of a killed process, before SQLite reads the log and silently drops commits.
 
-SQLite reads a log up to the first frame with a wrong checksum and drops the rest. Dropping the rest rolls
+SQLite reads a log up to the first frame with a wrong checksum, and drops the rest. Dropping the rest rolls
 back a transaction that a power failure interrupted. However, one flipped bit in the middle of the log would
 silently undo all later commits. An interrupted transaction is always the last one in its log, because the
-next transaction is written only after the previous one is on disk. Therefore the check continues after a
+next transaction is written only after the previous one is on the disk. Therefore the check continues after a
 wrong frame with the frame's own checksum: a valid frame directly after the end of a transaction proves that
-this transaction was completely on the disk. Valid sequences elsewhere prove nothing. Such sequences may be
-the rest of an older, interrupted transaction whose beginning a shorter transaction has overwritten.
+this transaction was completely on the disk. Valid sequences elsewhere prove nothing. Other valid sequences
+may be the rest of an older, interrupted transaction whose beginning a shorter transaction has overwritten.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -44,21 +44,21 @@ class _Frame:
 
     ends_transaction: bool
     salts: tuple[int, int]
-    """The salts of the log, unless the frame dates from before the log restarted."""
+    """The salts of the log; other salts if the frame is from before the log restarted."""
     stored: _Checksum
     order: str
     data: bytes
 
     def checksum(self, prior: _Checksum) -> _Checksum:
-        """Return the checksum of this frame, given that the checksum before it is `prior`."""
+        """Return the checksum of this frame, given the checksum before it."""
         return _checksum(self.data, prior, self.order)
 
 
 def refuse_damaged_log(database: Path) -> None:
-    """Raise if a database's log has lost commits; nothing is changed. No process may have it open.
+    """Raise an error if a log has lost commits; change nothing. No process may have the database open.
 
     Raises:
-        WrongStore: The log is damaged, and commits follow after the damage.
+        WrongStore: The log is damaged, and commits follow the damage.
         StoreError: The log cannot be read.
     """
     log = _log_path(database)
@@ -69,7 +69,7 @@ def refuse_damaged_log(database: Path) -> None:
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
     """Copy a database and its damaged log under another name, and truncate the log at the damage.
 
-    Return the name of the copy, or None if the log is not damaged and nothing was done.
+    Return the name of the copy, or None if the log is not damaged, in which case nothing was done.
 
     Raises:
         StoreHeld: Another process uses the database.
@@ -99,7 +99,7 @@ def _log_path(database: Path) -> Path:
 
 
 def _damaged_at(log: Path, database: Path) -> int | None:
-    """Return the position of the damage; None if the log is missing, intact, or truncated at its end."""
+    """Return the position of the damage, or None if the log is missing, intact or cut at its end."""
     try:
         with log.open("rb") as file:
             return _damage(file, database)
@@ -138,10 +138,10 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether another transaction starts after the end of one, which was therefore complete.
+    """Return whether another transaction follows; if so, the transaction before it was complete.
 
     `priors` contains the possible checksums before the next frame, and `is_behind_end` states whether a
-    transaction ended there. Frames with other salts date from before the log restarted.
+    transaction ended there. Frames with other salts are from before the log restarted.
     """
     for frame in frames:
         if frame.salts == salts:

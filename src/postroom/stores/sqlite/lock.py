@@ -1,4 +1,4 @@
-"""Lets only one process own a database file or a folder, with a system lock that ends with the process."""
+"""Lets only one process own a database file or a folder, by a system lock that ends with the process."""
 
 import contextlib
 import json
@@ -18,11 +18,11 @@ _OF_A_PROGRAM = (
 
 
 class OwnerLock:
-    """A lock that is held from opening to closing. The file next to it only describes the holder."""
+    """A lock from opening to closing; the file next to it only describes the holder."""
 
     def __init__(self, path: Path, *, of: Path | None = None) -> None:
         """Use a lock file next to `path`; errors name `of` if `path` itself is not a file."""
-        from filelock import FileLock  # a store in memory needs no lock, so it need not wait for this import
+        from filelock import FileLock  # a store in memory needs no lock and no slow import
 
         self._path, self._of = path, of or path
         # A soft lock is worse than none: it can survive its holder and would then lock the owner out.
@@ -32,7 +32,7 @@ class OwnerLock:
         self._note = path.with_name(path.name + ".owner.json")
 
     def acquire(self, *, now: int, purpose: str) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
             StoreHeld: Another process holds the lock; the error names the process, its start time and its
@@ -52,7 +52,7 @@ class OwnerLock:
             raise file_error(error, self._of) from error
         self._give_to_owner()
         try:
-            self._note.unlink(missing_ok=True)  # the note of a killed holder keeps its old mode
+            self._note.unlink(missing_ok=True)  # the note of a killed holder has the old mode
             with os.fdopen(os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 file.write(json.dumps(note))
         except OSError as error:
@@ -62,18 +62,18 @@ class OwnerLock:
                 raise failure from error
 
     def release(self) -> None:
-        """Release the lock; no effect if it is not held."""
+        """Release the lock; if it is not held, do nothing."""
         if self._lock.is_locked:
-            with contextlib.suppress(OSError):  # a stale note is harmless, because only the lock counts
+            with contextlib.suppress(OSError):  # a stale note does no harm, because only the lock counts
                 self._note.unlink(missing_ok=True)
             self._lock.release()
 
     def _give_to_owner(self) -> None:
         """As root, give the lock file to the folder's owner; `sudo postroom doctor` would lock them out.
 
-        The lock file is never removed, because two processes could then hold the lock. The folder's owner
-        could have put a link to another file in its place. Therefore the file's owner is changed only if the
-        file is empty and has no other hard links. The change applies to the file that was opened.
+        The lock file is never deleted, because two processes could then hold the lock. The folder's owner
+        could have put a link to another file in its place. Therefore the owner of the file is changed only if
+        the file is empty and has no other hard links. The change applies to the file that was opened.
         """
         if os.geteuid() != 0:
             return

@@ -15,14 +15,14 @@ _PAGE: Final = 500
 
 
 def outline_of(connection: sqlite3.Connection) -> Outline:
-    """Return the outline of a database."""
+    """Return a description of a database without its data."""
     return outline.outline_of(
         SqliteTransaction(connection), lambda text: int(connection.execute(text).fetchone()[0])
     )
 
 
 def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
-    """Read a database that no server uses. Blocks.
+    """Read a database that no server uses, and return the result of `look`. This call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -36,7 +36,7 @@ def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def outline_of_file(file: Path) -> Outline:
-    """Return the outline of a database that no server uses. Blocks.
+    """Return a description of a database that no server uses. This call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -45,7 +45,7 @@ def outline_of_file(file: Path) -> Outline:
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
-    """Return the ids of messages whose texts were damaged on disk; None if there are no check values. Blocks.
+    """Return the ids of damaged messages, or None if there are no check values. This call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -66,7 +66,7 @@ def damaged_messages_of_file(file: Path) -> list[int] | None:
 
 
 def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
-    """Return the identity of the store; None if its schema is too old to have one. Blocks.
+    """Return the identity of a store, or None if its schema is too old to have one. This call blocks.
 
     Raises:
         StoreError: The file cannot be read.

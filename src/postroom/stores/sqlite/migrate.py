@@ -31,8 +31,8 @@ def migrate(
     """Apply the missing steps and return their numbers; a backup is written before the first step.
 
     Raises:
-        SchemaTooNew: The database has steps unknown to this release; nothing was changed.
-        StoreCorrupt: An applied step differs from the shipped step.
+        SchemaTooNew: The database has steps that this release does not know; nothing was changed.
+        StoreCorrupt: An applied step differs from the step in this release.
     """
     with translated():
         add_functions(connection)
@@ -62,7 +62,7 @@ def migrate(
 
 
 def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return the checksum of each applied schema step; empty if the database has no steps table."""
+    """Return the checksum of each applied step; empty if the database has no table of steps."""
     ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
     rows = connection.execute(APPLIED).fetchall() if ledger else []
     return dict(rows)
@@ -71,7 +71,7 @@ def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
 def split_statements(sql: str) -> Iterator[str]:
     """Yield the statements of a script one by one.
 
-    Triggers are kept whole, and the final `;` may be missing.
+    Triggers are not split, and the last `;` may be missing.
     """
     pending = ""
     for line in sql.splitlines(keepends=True):

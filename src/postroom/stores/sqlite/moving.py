@@ -20,13 +20,11 @@ _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_
 
 _BEGINS: Final = b"SQLite format 3\0"
 _LOG_PAGES: Final = 10_000
-"""Number of pages after which the log is checkpointed into the file. In normal operation, a server's writer
-does this.
-"""
+"""Number of pages after which a checkpoint is run, as a server's writer does in normal operation."""
 
 
 class SqliteSide:
-    """An open file, or a database in memory that `mark` writes to a file; `opened` yields one."""
+    """An open file, or a database in memory that `mark` writes to a file; `opened` yields it."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, *, to_make: Path | None = None) -> None:
         self._connection = connection
@@ -42,7 +40,7 @@ class SqliteSide:
         return bool(self._all("SELECT 1 FROM sqlite_schema LIMIT 1"))
 
     def refuse_unfit(self, *, is_target: bool) -> None:
-        """Raise unless the database is a store of this release; a target may contain an interrupted copy.
+        """Raise an error unless the database is a store of this release; a target may be an unfinished copy.
 
         Raises:
             StateError, SchemaTooNew, StoreCorrupt, WrongStore: The database is not a store of this release.
@@ -76,7 +74,7 @@ class SqliteSide:
         return str(rows[0][0]) if rows else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that was ever assigned to a message."""
+        """Return the highest number that a message ever had."""
         [[newest]] = self._all("SELECT coalesce(max(id), 0) FROM messages")
         [[indexed]] = self._all("SELECT indexed_to FROM search_index_progress")
         return max(int(newest), int(indexed))
@@ -100,15 +98,15 @@ class SqliteSide:
         return int(value)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this file is incomplete.
+        """Return the id of the store of which this file is an unfinished copy.
 
-        Return None if there is no such store.
+        Return None if this file is not an unfinished copy.
         """
         rows = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
         return str(rows[0][0]) if rows else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and record the start of a copy, in one transaction; also mark a new file."""
+        """Empty these tables and record the start of a copy, in one transaction; also mark a new file."""
         with self._transaction():
             for table in tables:
                 self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
@@ -120,14 +118,14 @@ class SqliteSide:
                 self._connection = _for_a_copy(self._to_make)
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, in one transaction."""
+        """Write rows in one transaction."""
         marks = ", ".join("?" * len(table.columns))
         text = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks})"  # noqa: S608
         with self._transaction():
             self._connection.executemany(text, rows)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, set the number sequences, and remove the mark, in one transaction."""
+        """Fill the indexes, set the number sequences and remove the mark, in one transaction."""
         with self._transaction():
             for name in ("mail.index_search", "mail.index_threads", "mail.indexed"):
                 self._connection.execute(statements("sqlite")[name].text, {"newest": newest_message})
@@ -140,7 +138,7 @@ class SqliteSide:
     def _table(self, name: str) -> Table:
         columns = self._all("SELECT name, type, pk FROM pragma_table_info(?) ORDER BY cid", (name,))
         key = [column for column, _, place in sorted(columns, key=lambda one: one[2]) if place]
-        # the table has no primary key, so use the first unique key whose columns always have a value
+        # The table has no primary key: use the first unique key whose columns always have a value.
         if not key:
             unique = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial ORDER BY name'
             [first, *_] = self._all(unique, (name,))
@@ -171,17 +169,17 @@ class SqliteSide:
 
 @contextmanager
 def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[SqliteSide]:
-    """Open a file for a copy, and prevent all servers from using it until the end.
+    """Open a file for a copy, and keep all servers from using it until the context ends.
 
-    If the target is missing, `mark` creates it if `writes` is True; otherwise the target is an empty store in
-    memory.
+    If the target is missing, `mark` creates it, provided that `writes` is True; otherwise the target is an
+    empty store in memory.
 
     Raises:
         StoreHeld: A server uses the file.
-        StateError: The source does not exist, is older than this release or belongs to another program; or
+        StateError: The source does not exist, is older than this release, or belongs to another program; or
             the file is not a database.
         SchemaTooNew: A newer release wrote the file.
-        WrongStore: Its log is damaged.
+        WrongStore: The log of the database is damaged.
     """
     if not path.exists():
         if not is_target:
@@ -192,7 +190,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_denied(path)
-    # Raise if a file is not a database, as this suggests a wrong file name rather than a damaged store.
+    # Raise an error if a file is not a database, because its name is then probably wrong.
     if path.exists():
         try:
             with path.open("rb") as file:
@@ -214,7 +212,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
-    """Return the store of a file, or an empty store if the file does not exist yet.
+    """Return the store in a file, or an empty store if the file does not exist yet.
 
     Raises:
         StateError, SchemaTooNew: As for `opened`.

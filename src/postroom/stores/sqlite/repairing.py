@@ -1,6 +1,7 @@
-"""Repairs that cannot lose data: indexes in which rows of their table are missing are rebuilt.
+"""Repairs that cannot lose data: indexes that lack rows of their table are rebuilt.
 
-An index that contains rows missing from its table is not rebuilt, because those rows may exist nowhere else.
+If an index contains rows that are missing in its table, it is not rebuilt, because those rows may exist
+nowhere else.
 """
 
 import re
@@ -30,14 +31,14 @@ def faults_of_server(connection: sqlite3.Connection) -> list[str]:
 
 
 def lacking_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return a fault for each table that this release uses and that is missing from the database."""
+    """Return a fault for each table that this release uses and that does not exist."""
     there = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     [newest] = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
     return missing_tables("sqlite", there, newest)
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to rebuild; empty if there are other faults, or if an index may have extra rows."""
+    """Return the indexes to rebuild; empty if there are other faults, or an index may have extra rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MAX_ROWS})"):
         if match := _LACKS.fullmatch(fault):
@@ -50,7 +51,7 @@ def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
 
 
 def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
-    """Rebuild indexes from their tables, within the open transaction.
+    """Rebuild indexes from their tables, within the transaction.
 
     Raises:
         StoreCorrupt: A fault remains, and the transaction must be rolled back.
@@ -68,12 +69,12 @@ def _has_all_rows(connection: sqlite3.Connection, name: str, lacking: int) -> bo
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
     ).fetchone()
     if row is None or row[1] is None or re.search(r"\bWHERE\b", row[1], re.IGNORECASE):
-        # A partial index, or one made by a constraint of the table: its correct number of rows is unknown.
+        # For a partial index, or one made by a constraint, the correct number of rows is unknown.
         return False
     table, index = _quote(row[0]), _quote(name)
     columns = connection.execute(f"PRAGMA index_info({index})").fetchall()
     order = ", ".join(_quote(column) for _, _, column in columns)
-    [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - of the schema
+    [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - from the schema
     # A plain count would use the smallest index, whichever that is.
     [held] = connection.execute(
         f"SELECT sum(1) FROM (SELECT 1 FROM {table} INDEXED BY {index} ORDER BY {order} LIMIT -1)"  # noqa: S608

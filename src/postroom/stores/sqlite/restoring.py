@@ -1,4 +1,4 @@
-"""Replaces a database with a backup. The backup is verified first, and the former database is kept.
+"""Replaces a database with a backup, which is verified first; the former database is kept.
 
 FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 <database> ──▶ <database>.before-restore.<milliseconds>
@@ -41,7 +41,7 @@ class Restored:
     source: Path
     database: Path
     former: Path | None
-    """The path of the former database; None if there was none."""
+    """The path of the former database, or None if there was none."""
     schema: int
     size: int
     done: bool
@@ -69,14 +69,14 @@ class RestoreOptions:
 
 
 def restore(wish: RestoreOptions, *, now: int) -> Restored:
-    """Verify a backup and replace the database with it; nothing changes if the backup is faulty.
+    """Verify a backup and replace the database with it; if the backup is faulty, nothing changes.
 
     Raises:
         StoreHeld: A server, or another command, uses the database.
         StateError: A database already exists, and `force` is not set.
         StoreCorrupt: The backup is damaged, or is not a postroom database.
         SchemaTooNew: A newer release wrote the backup.
-        InvalidArgument: The file is a live database rather than a backup.
+        InvalidArgument: The file is a live database, not a backup.
         StoreReadOnly: This user has no permission to read the backup or to write the database.
     """
     for path in (wish.source, wish.database):
@@ -111,7 +111,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         return _restore(wish, now)
     finally:
         lock.release()
-        if not is_known and not wish.database.exists():  # nothing was restored, so no files are left behind
+        if not is_known and not wish.database.exists():  # nothing was restored, so no file is left behind
             file.unlink(missing_ok=True)
 
 
@@ -144,7 +144,7 @@ def _restore(wish: RestoreOptions, now: int) -> Restored:
 
 
 def _copy_backup(source: Path, target: Path) -> int:
-    """Copy the database from a backup to the disk, readable only by its owner; return its size."""
+    """Copy the database in a backup to the disk, readable only by its owner; return its size."""
     with reading(source):
         opened = source.open("rb")
     with opened, writing(target):
@@ -161,16 +161,16 @@ def _copy_backup(source: Path, target: Path) -> int:
 
 
 def checked_schema(file: Path, shown: Path) -> int:
-    """Read a whole database and return its schema number; `shown` is its name in error messages.
+    """Read a whole database and return the number of its schema; errors name it `shown`.
 
     Raises:
         StoreCorrupt: The file is damaged, or is not a postroom database.
-        SchemaTooNew: A newer release wrote it.
+        SchemaTooNew: A newer release wrote the file.
     """
     try:
         with translated():
             faults, applied = _read_whole(file)
-    except StoreFull:  # this error is not caused by the file
+    except StoreFull:  # the file is not the cause of this error
         raise
     except StoreError as error:
         raise _unfit(shown, error.message) from error
@@ -180,7 +180,7 @@ def checked_schema(file: Path, shown: Path) -> int:
 
 
 def known_schema(applied: Mapping[int, str], shown: Path) -> int:
-    """Return the number of a schema if it is known; `applied` has the checksum of each step.
+    """Return the number of a known schema; `applied` contains the checksum of each step.
 
     Raises:
         StoreCorrupt: The steps are not those of postroom.
@@ -220,14 +220,14 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 def _set_aside(database: Path, former: Path) -> None:
     """Keep the database under a second name, so that there is always a file under its own name.
 
-    The log of the database is moved without being read, because opening the database would consume the log,
-    which may be the only evidence of damage. The log is moved first, because SQLite would apply a log that
-    lies next to the new file to the new file.
+    The log of the database is moved without being read. Opening the database would consume the log, which may
+    be the only evidence of damage. The log is moved first, because SQLite would apply a log next to the new
+    file to the new file.
     """
     with writing(database):
         try:
             former.hardlink_to(database)
-        except OSError:  # a file system without hard links: for a moment, no file has that name
+        except OSError:  # without hard links, no file has that name for a moment
             database.replace(former)
         for ending in _COMPANIONS:
             left = database.with_name(database.name + ending)
@@ -238,7 +238,7 @@ def _set_aside(database: Path, former: Path) -> None:
 
 @contextmanager
 def reading(source: Path) -> Iterator[None]:
-    """Translate file system errors into postroom's error about a file that is being read."""
+    """Convert file system errors to postroom's error about a file that is being read."""
     try:
         yield
     except PermissionError as error:  # the error names the owner and the remedy
@@ -249,7 +249,7 @@ def reading(source: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Translate file system errors into postroom's error about a file that is being written."""
+    """Convert file system errors to postroom's error about a file that is being written."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ class SqliteStore(Stores):
         log_reserve: int = 0,
         may_begin: bool = True,
     ) -> "SqliteStore":
-        """Take ownership of the file, upgrade its schema and start the writer. Blocks.
+        """Become the owner of the file, upgrade its schema, and start the writer. This call blocks.
 
         The log is extended to `log_reserve` bytes in advance, which makes commits faster.
 
@@ -49,5 +49,5 @@ class SqliteStore(Stores):
 
     @classmethod
     def in_memory(cls, clock: Clock | None = None) -> "SqliteStore":
-        """Create an empty store that disappears with its contents."""
+        """Create an empty store in memory, which disappears with its contents."""
         return cls(SqliteEngine.in_memory(clock or SystemClock()))

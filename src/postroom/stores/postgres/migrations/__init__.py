@@ -1,1 +1,1 @@
-"""The numbered steps of the schema; a released step is never changed."""
+"""The numbered steps of the schema; after a release, a step never changes."""
