@@ -190,15 +190,7 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         sentences=sentences.listed(),
         threads=threads,
         threads_in_all=len({event.detail["thread_id"] for event in sent}),
-        questions=[
-            CaughtQuestion(
-                question_id=str(event.detail["question_id"]),
-                run_id=str(event.run_id),
-                agent=names.get(event.agent_id),
-                at=iso(event.at),
-            )
-            for event in open_questions
-        ],
+        questions=open_questions,
         answered=len(
             {
                 (event.run_id, event.detail["question_id"])
@@ -279,17 +271,16 @@ class _Sentences:
             rows += [sentence for _, sentence in found[-LISTED:]]
         return rows
 
-    def add_questions(self, told: Sequence[Happening]) -> list[Happening]:
+    def add_questions(self, told: Sequence[Happening]) -> list[CaughtQuestion]:
         """Add the open questions with their texts, and those that were answered or closed.
 
-        Return the log entries of the listed open questions, newest first. An agent gets only the texts of its
-        own questions.
+        Return the listed open questions, newest first. An agent gets only the texts of its own questions.
         """
         reader, found = reader_of(self._context), _newest_of_questions(told)
         asked = self.newest("asked", [event for event in found if event.kind == "question.asked"])
         ended = self.newest("decided", [event for event in found if event.kind != "question.asked"])
         known = {run_id: self._context.tx.run_of(str(run_id)) for run_id in {e.run_id for e in asked + ended}}
-        still_open = list[Happening]()
+        still_open = list[CaughtQuestion]()
         for event in (*asked, *ended):
             run, number, who = known[event.run_id], str(event.detail["question_id"]), self._who(event)
             is_open_to = reader is None or reader.id == event.agent_id
@@ -300,7 +291,9 @@ class _Sentences:
             may_ask = run is None or run.status in (RunStatus.CREATED, RunStatus.RUNNING)
             about: Subject = "decided"
             if number in tickets or (event.kind == "question.asked" and given is None and may_ask):
-                still_open.append(event)
+                agent, at = self._names.get(event.agent_id), iso(event.at)
+                question = CaughtQuestion(question_id=number, run_id=str(event.run_id), agent=agent, at=at)
+                still_open.append(question)
                 said = f": {_quote(tickets[number].reason)}" if number in tickets and is_open_to else ""
                 about, sentence = "asked", f"{who} asks a person (question {number}){said}."
             elif given is not None:
