@@ -1040,7 +1040,7 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
-        clean = _CLEANED[name](_uncover(value))
+        clean = _CLEANED[name](value if name in _EXACT else _uncover(value))
         if name == "to" and isinstance(clean, str) and _takes_several(kind) and clean.lower() not in _NULLS:
             clean = [clean]
         if clean is value or (clean is None and name in _required_fields(kind)):
@@ -1583,6 +1583,8 @@ def _presentable(value: object) -> object:
     return value if isinstance(value, int | float | bool | None) else type(value).__name__
 
 
+_EXACT: Final = frozenset({"acceptance", "action", "idempotency_key"})
+"""The texts of which a code fence around them is a part."""
 _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "project_key": _plain_text,
     "human_key": _plain_text,
