@@ -160,7 +160,7 @@ def test_what_comes_back_from_a_form_reads_well_too(
     reads_well("Not sent.")
     fill(browser, "input[name=others]", "Ada")
     press(browser, ".write .choices button")
-    reads_well("You get answers in your inbox")
+    reads_well("Answers arrive in your messages")
     sees(browser, f"{home}/questions", "May I delete the branch?")
     number = browser.see("document.querySelector('input[name=number]').value")
     told = json.dumps({"number": number, "answer": "no"}).encode()

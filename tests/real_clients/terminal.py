@@ -13,6 +13,7 @@ from machine import Bound
 from real_clients.home import PATIENCE, Home
 
 _KEPT = 30_000
+_PRESSED = b"\n--- keys were pressed\n"
 _SIZE = struct.pack("HHHH", 40, 120, 0, 0)
 _STILL = 2.0
 """Seconds without anything drawn after which a client is idle."""
@@ -47,6 +48,16 @@ class Terminal:
     def press(self, keys: str) -> None:
         """Press keys that are no text, such as an arrow."""
         os.write(self._descriptor, keys.encode())
+
+    def press_until(self, keys: str, text: str) -> None:
+        """Press keys until the client draws a text after them: it drops keys that come while it draws."""
+        bound = Bound(PATIENCE)
+        with self._news:
+            self._drawn += _PRESSED
+            while text.encode() not in self._drawn.rpartition(_PRESSED)[2]:
+                assert not bound.has_passed(), f"{text!r} was not drawn after {keys!r}: {self}"
+                self.press(keys)
+                self._news.wait_for(lambda: text.encode() in self._drawn.rpartition(_PRESSED)[2], _STILL)
 
     def await_drawn(self, text: str) -> None:
         """Wait until the client has drawn a text."""

@@ -250,33 +250,49 @@ def test_a_headless_client_is_asked_and_declines_so_that_the_question_stays_open
     assert question["question"] == "EUR or USD?"
 
 
-ARROW_DOWN, ESCAPE = "\x1b[B", "\x1b"
+ARROW_DOWN, ARROW_RIGHT, ESCAPE = "\x1b[B", "\x1b[C", "\x1b"
+ANSWERS = {
+    "claude": "EUR",  # it draws the choices only when the field is opened, with the first one marked
+    "codex": "USD",
+    "copilot": "USD",
+}
+"""The choice that each client's window is answered with."""
 
 
-@pytest.mark.parametrize("client", ["codex"])
-@pytest.mark.parametrize(
-    "keys", [pytest.param(f"{ARROW_DOWN}\r", id="answer"), pytest.param(ESCAPE, id="cancel")]
-)
-def test_a_person_sees_and_answers_the_question_in_codex_s_own_window(
-    client: str, bench: Bench, keys: str
+@pytest.mark.parametrize("client", list(ANSWERS))
+@pytest.mark.parametrize("does", ["answer", "cancel"])
+def test_a_person_sees_and_answers_the_question_in_the_client_s_own_window(
+    client: str, bench: Bench, does: str
 ) -> None:
-    """Codex has its own settings, and calls tools from JavaScript, which its model writes."""
     bench.set_up("--tools", "full")
     bench.team()
     asked = {**ASKED, "project_key": str(bench.home.project)}
-    code = f"text(await tools.mcp__postroom__ask_person({json.dumps(asked)}));"
-    bench.model.script = lambda seen: Say("Done.") if seen.returned else CallTool("exec", {"input": code})
-    with at_a_terminal(bench.home, bench.client.person(bench.home)) as terminal:
+    words, call = [*bench.client.person(bench.home)], CallTool("ask_person", asked)
+    if client == "codex":  # it calls tools from JavaScript, which its model writes
+        call = CallTool(
+            "exec", {"input": f"text(await tools.mcp__postroom__ask_person({json.dumps(asked)}));"}
+        )
+    else:
+        words += bench.client.allowing
+    bench.model.script = lambda seen: Say("Done.") if seen.returned else call
+    with at_a_terminal(bench.home, words) as terminal:
         terminal.type("Ask.", behind=bench.client.drawn)
-        for shown in ("Ada asks: EUR or USD?", "1. EUR", "USD"):
+        for shown in ("asks:", "EUR", "USD"):  # Claude Code moves the cursor between two words
             terminal.await_drawn(shown)
         [question] = bench.home.postroom("questions", "list")["questions"]
-        terminal.press(keys)
+        if does == "cancel":
+            terminal.press(ESCAPE)
+        elif client == "claude":
+            for keys, drawn in ((ARROW_RIGHT, "◯"), ("\r", "✔"), ("\r", "Done.")):
+                terminal.press_until(keys, drawn)
+        else:
+            terminal.press(f"{ARROW_DOWN}\r")
         answered = bench.model.wait_for(lambda one: bool(one.returned))
     told = answered.returned[-1]
     record = bench.home.postroom("questions", "show", question["number"])
-    if keys == ESCAPE:
-        assert (record["state"], "USD" in told) == ("open", False), told
+    answer = ANSWERS[client]
+    if does == "cancel":
+        assert (record["state"], answer in told) == ("open", False), told
     else:
-        assert (record["state"], record["answer"], "USD" in told) == ("answered", "USD", True), told
+        assert (record["state"], record["answer"], answer in told) == ("answered", answer, True), told
         assert record["where"] == "in the window of the client"

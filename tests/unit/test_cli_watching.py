@@ -159,6 +159,38 @@ def test_a_snoozed_question_is_marked_in_the_inbox_with_the_time_until_which_it_
     ]
 
 
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        ({"state": "open"}, "Open: nobody has answered."),
+        (
+            {"state": "answered", "approved": True, "answer": "go", "answered_by": "ana", "where": "by mail"},
+            "Answered by ana by mail on 2026-11-26T10:30:00Z: yes: go",
+        ),
+        (
+            {"state": "closed", "answer": "the run was cancelled", "answered_by": "nobody"},
+            "Closed without an answer on 2026-11-26T10:30:00Z: the run was cancelled",
+        ),
+    ],
+    ids=["open", "answered", "closed"],
+)
+def test_the_record_of_a_question_ends_with_its_answer_or_the_reason_why_there_is_none(
+    fake: FakePostroom, run: Run, end: dict[str, Any], line: str
+) -> None:
+    at = "2026-11-26T10:30:00Z"
+    record = {
+        **QUESTION,
+        "asked_at": at,
+        "answered_at": at,
+        "approved": None,
+        "where": "",
+        "shown": [],
+        **end,
+    }
+    fake.admin["GET", "/admin/questions/one"] = lambda _: record
+    assert run("questions", "show", "4f2a").out.splitlines()[-1] == line
+
+
 @pytest.mark.parametrize("span", [("banana",), ("--", "-5m"), ("5",)], ids=str)
 def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
     fake: FakePostroom, run: Run, span: tuple[str, ...]
