@@ -481,13 +481,13 @@ class QuestionService:
             StaleDecision: The agent already has the answer, or the question has no such answer.
         """
         run = await self._runs.stores.threads.load_run(run_id)
+        lanes = [] if run is None else _asking_lanes(run)
         answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
         for answered in answers:
             decision_id = answered.decision.decision_id
             is_here = decision_id.partition("/")[0] in CAN_TAKE_BACK
             is_meant = is_here and number_of(run_id, answered.ticket) == number
             if is_meant and run is not None:
-                lanes = _asking_lanes(run)
                 taken = await self._runs.mailbox.take_back_decision(
                     run.thread_id,
                     run_id,
