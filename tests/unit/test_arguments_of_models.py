@@ -39,6 +39,7 @@ UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {
             **{**MESSAGE, "to": ' ["Ben", "Cyd"]\n', "subject": ["s"], "importance": " High"},
             **{"cc": None, "bcc": "", "broadcast": None, "attachments": json.dumps(TEXT_FILE)},
+            "idempotency_key": "",
         },
         {**MESSAGE, "to": ["Ben", "Cyd"], "importance": "high", "attachments": [TEXT_FILE]},
     ),
@@ -72,7 +73,12 @@ async def test_an_argument_in_a_form_that_models_write_is_taken_as_it_is_meant(
 
 @each_row(
     "changes",
-    [{"to": '["\\ud800"]'}, {"to": '["Ben", 5'}, {"attachments": "[" * 50_000}, {"idempotency_key": ""}],
+    [
+        {"to": '["\\ud800"]'},
+        {"to": '["Ben", 5'},
+        {"attachments": "[" * 50_000},
+        {"idempotency_key": "k" * 201},
+    ],
 )
 async def test_an_argument_whose_meaning_is_not_plain_is_refused(
     client: Client[Any], edge: Edge, changes: dict[str, Any]
@@ -163,6 +169,24 @@ async def test_an_id_with_a_comma_is_refused_with_both_ways_to_write_the_ids(
     error = answer.structured_content["error"]
     assert error["code"] == "invalid_argument"
     assert re.fullmatch(r"write \[1, 23\d\] for several ids, or 123\d for one", error["remedy"])
+
+
+@each_row(
+    "value, said, remedy",
+    [
+        ("0", "`depends_on[0]` must be a whole number of at least 1", "the arguments are: "),
+        ("2, 0", "`depends_on[1]` must be a whole number of at least 1", "the arguments are: "),
+        ("1,000", "depends_on '1,000' may mean one id or several ids", "write 1000 for one id"),
+    ],
+)
+async def test_a_number_that_is_no_id_is_named_as_such(
+    client: Client[Any], value: str, said: str, remedy: str
+) -> None:
+    arguments = {"project_key": HARBOR, "agent_name": "Ben", "title": "t", "depends_on": value}
+    answer = await client.call_tool("add_task", arguments, raise_on_error=False)
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["message"], error["remedy"].startswith(remedy)) == (said, True)
 
 
 def test_each_choice_of_each_tool_has_a_type() -> None:

@@ -189,6 +189,7 @@ def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: ob
         *(("release_file_reservations", "id", "ids"), ("register_agent", "agent_name", "name")),
         *(("search_messages", "q", "query"), ("send_message", "from", "sender_name")),
         *(("send_message", "message", "body_md"), ("send_message", "priority", "importance")),
+        ("ask_person", "options", "choices"),
         *(("send_message", "title", "subject"), ("send_message", "agent_name", "sender_name")),
         *(("start_session", "human_key", "project_key"), ("ensure_project", "project_key", "human_key")),
     ],
@@ -198,6 +199,7 @@ def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
 ) -> None:
     operation = next(one for one in MAIL_OPERATIONS if one.name == tool)
     some = {"reserve_paths": ["a"], "ttl_seconds": 60, "name": "a.txt", "ids": [1], "importance": "high"}
+    some["choices"] = ["EUR", "USD"]
     good = {**arguments_of(tool), ours: arguments_of(tool).get(ours, some.get(ours))}
     rest = {name: value for name, value in good.items() if name != ours}
     assert read(operation, {**rest, other: good[ours]}) == read(operation, good)

@@ -461,5 +461,10 @@ async def test_an_absolute_path_inside_the_project_is_the_path_from_its_folder(r
     [granted] = (await _reserve(room, "Ada", f"{project['human_key']}/src/a.py"))["granted"]
     assert granted["path"] == "src/a.py"
     assert (await _reserve(room, "Ben", "src/a.py"))["conflicts"]
+    for end in ("", "/", "/.", "//"):
+        [granted] = (await _reserve(room, "Ada", f"{project['human_key']}{end}"))["granted"]
+        assert granted["path"] == "**"
+    with pytest.raises(errors.InvalidPattern, match="is an absolute path"):
+        await _reserve(room, "Ada", f"{project['human_key']}-old")
     with pytest.raises(errors.InvalidPattern, match="is an absolute path"):
         await _reserve(room, "Ada", "/elsewhere/src/a.py")

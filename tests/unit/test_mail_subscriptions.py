@@ -7,6 +7,7 @@ from postroom.contracts.errors import (
     EventNotReported,
     InvalidArgument,
     InvalidPattern,
+    TaskNotReady,
     TooLarge,
     UnknownAgent,
     UnknownSubscription,
@@ -67,3 +68,35 @@ async def test_an_agent_has_a_limit_of_subscriptions(room: Room) -> None:
     more = {"agent_name": "Ada", "kind": "file_changed", "about": "src/more.py"}
     await room.refused(TooLarge, "subscribe", **more)
     assert await add(room, "file_changed", "src/0.py") == 1
+
+
+@each_row("about", ["1", "task-1", "Task #1", "#1", " task 1 "])
+async def test_the_id_of_a_task_to_watch_is_read_in_each_form(room: Room, about: str) -> None:
+    await room.open()
+    await room.call("add_task", agent_name="Ada", title="Light the pier")
+    made = await room.call("subscribe", agent_name="Ada", kind="task_ready", about=about)
+    assert (made["about"], made["now"]) == ("1", "task 1 is ready")
+
+
+async def test_a_task_that_has_ended_is_refused_with_its_state(room: Room) -> None:
+    await room.open()
+    for number in (1, 2):
+        await room.call("add_task", agent_name="Ada", title="Light the pier")
+        task = (await room.call("claim_task", agent_name="Ben"))["task"]
+        held = {"agent_name": "Ben", "task_id": number, "epoch": task["epoch"]}
+        if number == 1:
+            await room.call("done_task", **held)
+        else:
+            await room.call("update_task", **held, state="cancelled", reason="No pier.")
+    for number, state in ((1, "was done by Ben"), (2, "was cancelled by Ben")):
+        watched = {"agent_name": "Ada", "kind": "task_ready", "about": str(number)}
+        refused = await room.refused(TaskNotReady, "subscribe", **watched)
+        assert f"task {number} {state}" in refused.message
+        assert refused.message.endswith("so it will not become ready")
+
+
+async def test_a_text_for_several_patterns_is_refused_with_each_pattern(room: Room) -> None:
+    await room.open()
+    watched = {"agent_name": "Ada", "kind": "file_changed", "about": "src/{a,b}.py"}
+    refused = await room.refused(InvalidArgument, "subscribe", **watched)
+    assert refused.remedy == "make one call for each: src/a.py, src/b.py"

@@ -136,6 +136,26 @@ async def test_notes_on_other_subjects_files_or_tasks_stand_beside_each_other(
     assert await found(room) == [new, 1]
 
 
+@each_row(
+    "one, other, is_same",
+    [
+        *(("C++", "C#", False), ("C++", "C", False), ("C++ version", "C# version", False)),
+        *(("Price in €", "Price in $", False), ("The c++ VERSION", "Version (C++):", True)),
+        *(("A + B", "A+B", True), ("issue #5", "Issue 5", True), ("C\uff0b\uff0b", "C++", True)),
+    ],
+)
+async def test_the_symbols_at_the_end_of_a_word_tell_subjects_apart(
+    room: Room, one: str, other: str, is_same: bool
+) -> None:
+    await room.open()
+    await add(room, one, "1")
+    told = {"agent_name": "Ben", "subject": other, "text": "2"}
+    if is_same:
+        await room.refused(NoteContradicts, "add_note", **told)
+    else:
+        await room.call("add_note", **told)
+
+
 async def test_an_equal_note_is_prolonged_and_an_ended_one_contradicts_nothing(room: Room) -> None:
     await room.open()
     first = await add(room, days=1)

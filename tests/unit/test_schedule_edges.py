@@ -103,6 +103,7 @@ async def test_a_time_that_no_schedule_can_have_is_refused_with_the_fields_of_th
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
     assert answer.json()["detail"] == f"`{field}` must be a number of {bound}"
     assert answer.json()["remedy"].startswith("the fields are: name, project, sender, to, subject, body, ")
+    assert " ack_required, catch_up, cron, " in answer.json()["remedy"]
     assert (await operator(room).get(ADMIN)).json()["schedules"] == []
 
 

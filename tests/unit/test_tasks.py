@@ -779,3 +779,39 @@ async def test_whatever_agents_do_no_task_has_two_holders_and_none_is_lost(room:
     assert check_claims(await events(room)) == {}
     assert sorted(finished) == numbers
     assert refused
+
+
+@each_row("word", ["anybody", "Anyone", " any agent "])
+async def test_a_task_for_anybody_is_for_every_agent_unless_an_agent_has_that_name(
+    room: Room, word: str
+) -> None:
+    await room.open()
+    number = await add(room, assignee=word)
+    assert (await task_of(room, number))["assignee"] == ""
+    assert (await claim(room, "Ben"))["id"] == number
+    named = await add(room, assignee="Ben")
+    await room.call("update_task", agent_name="Ada", task_id=named, assignee=word)
+    assert (await claim(room, "Cyd"))["id"] == named
+    if " " not in word.strip():
+        await room.open(word)
+        assert (await task_of(room, await add(room, assignee=word)))["assignee"] == word
+        assert await claim(room, "Cyd") == {}
+
+
+@each_row(
+    "written, kept",
+    [("None", ""), ("A person", "person"), ("HUMAN", "person"), ("make person", "make person")],
+)
+async def test_the_acceptance_of_a_task_is_none_a_person_or_a_command(
+    room: Room, written: str, kept: str
+) -> None:
+    await room.open()
+    number = await add(room, acceptance=written)
+    task = await claim(room, "Ben")
+    assert task["acceptance"] == kept
+    if kept == "make person":
+        await room.refused(
+            InvalidArgument, "done_task", agent_name="Ben", task_id=number, epoch=task["epoch"]
+        )
+    else:
+        assert (await done(room, "Ben", task))["task"]["state"] == ("review" if kept else "done")

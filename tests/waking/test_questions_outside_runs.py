@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision, UnknownAgent
 from postroom.contracts.questions import Given, person
 from postroom.gateway.questions import Questions
 from postroom.mail.context import Caller
@@ -53,6 +53,19 @@ async def test_a_question_outside_a_run_is_listed_and_its_answer_is_mailed_to_th
     [(subject, body)] = await inbox(room)
     assert subject == "Answer: EUR or USD?"
     assert "They answered: USD" in body
+    assert await room.questions.questions() == []
+
+
+async def test_a_name_that_no_agent_has_is_refused_with_a_way_to_name_people(room):
+    await room.people_named.add("ana", None)
+    for written, remedy in (
+        ("Ana", "for the person, write human:ana"),
+        ("everyone", "leave out `to`: then anyone may answer"),
+        ("zoe", "name a person (human:NAME)"),
+    ):
+        with pytest.raises(UnknownAgent) as caught:
+            await ask(room, to=written)
+        assert remedy in (caught.value.remedy or "")
     assert await room.questions.questions() == []
 
 

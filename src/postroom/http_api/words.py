@@ -41,6 +41,11 @@ def over_http(text: str, operation: Operation | None) -> str:
         in_seconds = f"{met[1]}_seconds"
         return f"`{in_seconds}`" if met[1] not in fields and in_seconds in fields else met[0]
 
-    text = _TOOL.sub(lambda met: f"`{OPERATIONS[met[1]].method} {OPERATIONS[met[1]].path}`", text)
+    text = _TOOL.sub(
+        lambda met: (
+            met[0] if met[1] in fields else f"`{OPERATIONS[met[1]].method} {OPERATIONS[met[1]].path}`"
+        ),
+        text,
+    )
     text = _NOUN.sub(lambda met: f"{met[1]} {noun}{met[2]}" if met[1] else f"a {noun}", text)
     return _NAME.sub(field, _LIBRARY.sub("", text))

@@ -19,7 +19,7 @@ from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
 from postroom.contracts.subscriptions import Watched
-from postroom.contracts.tasks import TaskState
+from postroom.contracts.tasks import BY_PERSON, TaskState
 from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"
@@ -788,6 +788,9 @@ _TRAILING_TAGS = re.compile(r"\s*</(\w+)>\s*(?:</(?:\w+:)?invoke>\s*)\Z")
 _SWALLOWED = re.compile(r"</\w+>\s*<(?:\w+:)?parameter name=\"(\w+)\">")
 """Matches the end of an argument and the beginning of the next one in a call that a model wrote in XML."""
 _BETWEEN_NAMES = re.compile(r"[,;|\n]|\\n")
+_BETWEEN_CHOICES = (re.compile(r"\n|\\n"), re.compile(r"\s*[;|]\s*|\s+/\s+"), re.compile(r"\s*,\s*"))
+"""The marks between the choices in one text. A mark may occur within a choice if one before it is used."""
+_PERSON = re.compile(r"(?:by )?(?:an? |the |any )?(?:person|human)", re.IGNORECASE)
 _AND = re.compile(r"\s+(?:and|&|\+)\s+", re.IGNORECASE)
 _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
 _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
@@ -814,6 +817,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "message": ("body_md",),
     "message_body": ("body_md",),
     "msg_id": ("message_id",),
+    "options": ("choices",),
     "path": ("paths",),
     "priority": ("importance",),
     "project": ("project_key",),
@@ -848,6 +852,12 @@ _KINDS_OF_IDS: Final[Mapping[str, str]] = {
 """The arguments in which a model may write the kind before each id: `task-1, task-2`."""
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:(?:\s*[,;]\s*|\s+)(?:(?:and|&)\s+)?#?\d{1,16})+", re.IGNORECASE)
+_UNITS: Final[Mapping[str, timedelta]] = {
+    **dict.fromkeys(("seconds", "wait"), timedelta(seconds=1)),
+    "hours": timedelta(hours=1),
+    "days": timedelta(days=1),
+}
+"""The units of arguments that take a span of time, keyed by the last word of the argument's name."""
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
 _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
@@ -1168,6 +1178,39 @@ def _one_or_more_names(value: object) -> object:
     return names[0] if isinstance(names, list) and len(names) == 1 else names
 
 
+def _plain_acceptance(value: object) -> object:
+    """Return the acceptance of a task: `person` or none, in any of their spellings, or the command."""
+    word = _unwrap(value).strip(" \t\r\n\"'`.").lower() if isinstance(value, str) else ""
+    if word in _NULLS:
+        return "" if word == "none" else None
+    return BY_PERSON if _PERSON.fullmatch(word) else value
+
+
+def _unless_blank(value: object) -> object:
+    """Return a value, or None for a text that is blank or means null."""
+    return None if isinstance(value, str) and value.strip().lower() in ("", *_NULLS) else value
+
+
+def _plain_choices(value: object) -> object:
+    """Return choices in one text as a list, if no other reading is possible.
+
+    A comma may belong to a choice of several words, so commas separate only single words.
+    """
+    given = value[0] if isinstance(value, list) and len(value) == 1 else value
+    text = _unwrap(given) if isinstance(given, str) else ""
+    if isinstance(given, str) and given.strip()[:1] in _OPENING and any(_json_forms(given.strip())):
+        return value
+    mark = next((mark for mark in _BETWEEN_CHOICES if mark.search(text)), None)
+    if mark is None or text[:1] in ("[", "{") or len({found.strip() for found in mark.findall(text)}) > 1:
+        return value
+    choices = [part.strip() for part in mark.split(text) if part.strip()]
+    if mark is _BETWEEN_CHOICES[-1] and (re.search(r"\d,\d", text) or any(" " in part for part in choices)):
+        return value
+    if all(map(_BULLET.match, choices)):
+        choices = [_BULLET.sub("", choice, count=1) for choice in choices]
+    return [str(_plain_text(choice) or choice) for choice in choices] if len(choices) > 1 else value
+
+
 def _plain_digest(value: object) -> object:
     """Return a digest such as `sha256:AB...` in lower case, without the name of its algorithm."""
     text = _plain_text(value)
@@ -1250,11 +1293,11 @@ def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict
                 normal[field.name] = form
                 break
         else:
-            # An empty key is a mistake of the caller: without a key, a repeated call would be performed
-            # twice.
-            is_empty = value == "" and field.name != "idempotency_key"
-            if not field.required and (value is None or is_empty):
+            if not field.required and (value is None or value == ""):
                 del normal[field.name]
+            elif isinstance(value, str) and re.fullmatch(r"\s*\d[\d\s,;]*", value) and _fits([1], field.type):
+                # The error then names the number that is no id, and not the type of the argument.
+                normal[field.name] = [int(digits) for digits in re.findall(r"\d+", value)]
     _refuse_broken_text(normal)
     return normal
 
@@ -1279,7 +1322,7 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
         for form in _forms_of_text(text, kind, name):
             yield form
             yield [form]
-        if _NUMBERS.fullmatch(ids := _without_kind(text, name)):
+        if _NUMBERS.fullmatch(ids := _without_kind(text, name).rstrip(",; ")):
             yield [int(digits) for digits in re.findall(r"\d+", ids)]
         yield [value] if text else []
         yield [{"path": text}]
@@ -1338,16 +1381,18 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
     word = _without_kind(word, name)
     if int in kinds and (number := _NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
         if "," in number[1] and (name.endswith(("_id", "ids")) or name in _KINDS_OF_IDS):
-            parts = ", ".join(str(int(part)) for part in number[1].split(","))
-            digits = number[1].replace(",", "")
+            parts, digits = number[1].split(","), number[1].replace(",", "")
             raise InvalidArgument(
                 f"{name} {text[:_MAX_SHOWN]!r} may mean one id or several ids",
                 value=text[:_MAX_SHOWN],
-                remedy=f"write [{parts}] for several ids, or {digits} for one",
+                remedy=f"write {digits} for one id"
+                if any(part.startswith("0") for part in parts)
+                else f"write [{', '.join(parts)}] for several ids, or {digits} for one",
             )
         yield int(number[1].replace(",", ""))
-    if name.endswith("_seconds") and (span := parse_duration(word)) is not None:
-        yield span // timedelta(seconds=1)
+    unit = _UNITS.get(name.rpartition("_")[2])
+    if unit is not None and (span := parse_duration(word)) is not None:
+        yield span // unit if unit == timedelta(seconds=1) or not span % unit else text
 
 
 def _without_kind(text: str, name: str) -> str:
@@ -1546,6 +1591,10 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "run_id": _plain_text,
     "sha256": _plain_digest,
     "name": _plain_text,
+    "acceptance": _plain_acceptance,
+    "action": _unless_blank,
+    "choices": _plain_choices,
+    "idempotency_key": _unless_blank,
     "agent_name": _plain_name,
     "sender_name": _plain_name,
     "requester": _plain_name,

@@ -358,12 +358,15 @@ def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -
 def _parse_patterns(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
     """Parse all patterns before anything is changed, and remove repeated patterns.
 
-    An absolute path inside the project's folder becomes relative to that folder.
+    An absolute path inside the project's folder becomes relative to that folder. The folder itself means all
+    its files.
     """
     sensitive = context.rules.case_sensitive_paths
     folder = f"{unicodedata.normalize('NFC', project.human_key)}/"
     patterns = (
-        parse_pattern(text.removeprefix(folder), case_sensitive=sensitive)
+        parse_pattern(
+            "." if f"{text.rstrip('/')}/" == folder else text.removeprefix(folder), case_sensitive=sensitive
+        )
         for path in paths
         for text in spelled(path)
     )

@@ -1,21 +1,29 @@
 """Operations on subscriptions, and the selection of log entries for their messages."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import EventNotReported, InvalidArgument, TooLarge, UnknownSubscription
+from postroom.contracts.errors import (
+    EventNotReported,
+    InvalidArgument,
+    TaskNotReady,
+    TooLarge,
+    UnknownSubscription,
+)
 from postroom.contracts.mail import Agent, EventKind, Project, ProjectEvent
 from postroom.contracts.messages import CONTROL
 from postroom.contracts.quoting import quoted
 from postroom.contracts.subscriptions import MAX_OF_AGENT, Subscription, Watched
+from postroom.contracts.tasks import ENDED_STATES
 from postroom.mail.commands import EndSubscription, ListSubscriptions, Subscribe
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.git_identity import is_of_git
 from postroom.mail.globs import matches, parse_pattern
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.reservations import normal_paths
-from postroom.mail.tasks import find_task
+from postroom.mail.tasks import find_task, story
 from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.mail.access import RecordReads
 
@@ -26,6 +34,7 @@ KINDS_OF: Final[Mapping[Watched, Sequence[EventKind]]] = {
     "branch_merged": ("branch.merged", "branch.moved"),
 }
 """The kinds of log entries that matter to each kind of subscription."""
+_TASK: Final = re.compile(r"(?:task[ _-]?)?#? ?([0-9]{1,15})", re.IGNORECASE)
 _LISTED: Final = 50
 """Maximum number of lines in a message. Further lines are only counted."""
 _LONGEST_BRANCH: Final = 200
@@ -61,6 +70,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     Raises:
         EventNotReported: The project has no Git repository that the server can read.
         InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not match the kind.
+        TaskNotReady: The task in `about` has ended.
         TooLarge: The agent has the maximum number of subscriptions.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
@@ -238,13 +248,24 @@ def _threads(project: Project, agent: Agent) -> list[str]:
 def _checked_about(context: WriteContext, project: Project, agent: Agent, asked: Subscribe) -> str:
     about = asked.about.strip()
     if asked.kind == "task_ready":
-        if about and not (about.isascii() and about.isdigit() and len(about) < 16):
+        if not about:
+            return ""
+        number = _TASK.fullmatch(about)
+        if number is None:
             raise InvalidArgument(
                 f"`about` is not a task number: {about[:80]!r}",
                 value=about[:80],
                 remedy="pass a task number, or leave `about` empty for every task",
             )
-        return str(find_task(context, project, int(about)).id) if about else ""
+        task = find_task(context, project, int(number[1]))
+        if task.state in ENDED_STATES:
+            raise TaskNotReady(
+                f"task {task.id} {story(context, project, task)}, so it will not become ready",
+                value=task.id,
+                remedy="choose another task, or leave `about` empty for every task",
+                details={"state": task.state},
+            )
+        return str(task.id)
     if asked.kind == "branch_merged":
         if CONTROL.search(about) or len(about) > _LONGEST_BRANCH:
             raise InvalidArgument(
@@ -273,7 +294,7 @@ def _checked_about(context: WriteContext, project: Project, agent: Agent, asked:
         raise InvalidArgument(
             f"`about` means {len(patterns)} patterns",
             value=about,
-            remedy="subscribe to each pattern separately",
+            remedy=f"make one call for each: {', '.join(patterns)}",
         )
     return patterns[0]
 

@@ -66,6 +66,8 @@ MAX_REASON_LENGTH: Final = 2_000
 """Maximum number of characters of a reason."""
 _DEMANDS: Final = ("title", "text", "assignee", "acceptance", "depends_on")
 """The fields of a task that only its author may change."""
+_NOBODY_IN_PARTICULAR: Final = frozenset({"anybody", "anyone", "any agent"})
+"""The words for tasks that every agent may claim, unless an agent has such a name."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 _CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
 _START: Final = (-1, 0)
@@ -336,7 +338,7 @@ def _refuse_unready(
     if task.state != "ready":
         is_holder = task.state == "claimed" and task.holder_id == agent.id
         raise TaskNotReady(
-            f"task {task.id} {_story(context, project, task)}",
+            f"task {task.id} {story(context, project, task)}",
             value=task.id,
             remedy=f"you hold it with epoch {task.epoch}: continue the work, and finish it with done_task; "
             f"if another session of {agent.name} claimed it, claim another task"
@@ -412,7 +414,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
     task = find_task(context, project, asked.task_id)
     if task.state in ENDED_STATES or (task.state == "review" and asked.state != "cancelled"):
         raise TaskNotReady(
-            f"task {task.id} {_story(context, project, task)}",
+            f"task {task.id} {story(context, project, task)}",
             value=task.id,
             remedy="add another task with add_task",
             details=_details(task),
@@ -475,7 +477,7 @@ def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, ask
     fixed = {"paths", "assignee", "acceptance"} & changes.keys()
     if task.state == "claimed" and (fixed or (asked.depends_on is not None and asked.state != "blocked")):
         raise TaskNotReady(
-            f"task {task.id} {_story(context, project, task)}: only its title, text and priority can change",
+            f"task {task.id} {story(context, project, task)}: only its title, text and priority can change",
             value=task.id,
             remedy="ask the task's holder to give it back with update_task (state `ready`), then change it",
             details=_details(task),
@@ -606,9 +608,7 @@ def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
     evidence = {"commit": task.commit, "output": task.output, "message": task.result}
     parts = [f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()]
     proof = f"with {', '.join(parts)}" if parts else "without evidence"
-    return (
-        f"task {task.id} {_story(context, project, task)} {proof}; the evidence of this call was not stored"
-    )
+    return f"task {task.id} {story(context, project, task)} {proof}; the evidence of this call was not stored"
 
 
 def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
@@ -648,7 +648,7 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
     task, accepts = find_task(context, project, task_id), answer == "yes"
     if task.state in ENDED_STATES or (task.state != "review" and answer != "cancel"):
         raise TaskNotReady(
-            f"task {task.id} {_story(context, project, task)}",
+            f"task {task.id} {story(context, project, task)}",
             value=task.id,
             remedy="only a task in review can be accepted or rejected, and only an open task can be "
             "cancelled",
@@ -777,14 +777,14 @@ def _check_holder(
             f"call claim_task with `task_id` {task.id} to continue, if nobody changed its files meanwhile"
         )
     raise TaskNotHeld(
-        f"task {task.id} {_story(context, project, task)}; nothing was changed",
+        f"task {task.id} {story(context, project, task)}; nothing was changed",
         value=task.id,
         remedy=remedy,
         details={**_details(task), "given_epoch": epoch},
     )
 
 
-def _story(context: ReadContext, project: Project, task: Task) -> str:
+def story(context: ReadContext, project: Project, task: Task) -> str:
     """Return a sentence about the state of a task, with who changed it, and when."""
     agents = context.tx.agents_by_id([who for who in (task.holder_id, task.changed_by) if who is not None])
     names = _names(context.tx, project, agents)
@@ -824,7 +824,7 @@ def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]
         task = find_task(context, project, task_id)
         if task.state == "cancelled":
             raise TaskNotReady(
-                f"task {task_id} {_story(context, project, task)}, so no task can depend on it",
+                f"task {task_id} {story(context, project, task)}, so no task can depend on it",
                 value=task_id,
                 remedy="leave it out of `depends_on`",
             )
@@ -860,7 +860,8 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
         UnknownAgent: The assignee is the name of an agent that the project does not have.
         AgentRetired: The assignee is a retired agent, which cannot claim tasks.
     """
-    if not assignee.strip():
+    word = assignee.strip()
+    if not word or (word.casefold() in _NOBODY_IN_PARTICULAR and not context.tx.agent(project.id, word)):
         return ANYBODY
     if assignee.startswith(ROLE):
         return _checked_role(assignee)

@@ -1,11 +1,12 @@
 """Questions of active runs to people. A question is stored at once, and asked at the end of the turn."""
 
+from contextlib import suppress
 from itertools import count
 from typing import Final, Literal, NotRequired, TypedDict
 
 from msgspec import to_builtins
 
-from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownAgent
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
@@ -15,8 +16,8 @@ from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
-from postroom.mail.identity import acting, acting_active, find_address
-from postroom.mail.projects import full_address
+from postroom.mail.identity import acting, acting_active, find_address, find_person
+from postroom.mail.projects import HUMAN, PERSONS, full_address
 from postroom.mail.waking.open_questions import ASKED_AGAIN
 from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, decision_told, messages_named
 
@@ -278,7 +279,18 @@ def _address(context: WriteContext, written: str, home: Project, run_id: str) ->
     if written == OPERATOR:
         return written
     if written != STARTER:
-        return full_address(*find_address(context, home, written))
+        try:
+            return full_address(*find_address(context, home, written))
+        except UnknownAgent as error:
+            if written.startswith(PERSONS) or "@" in written:
+                raise
+            remedy = (
+                "name a person (human:NAME), operator or starter, or leave out `to`: then anyone may answer"
+            )
+            with suppress(UnknownAgent):
+                _, named = find_person(context.tx, context.projects, f"{HUMAN}{written}")
+                remedy = f"for the person, write {HUMAN}{named.name}"
+            raise UnknownAgent(error.message, value=written, remedy=remedy, details=error.details) from error
     numbers = _starters(context, run_id)
     messages = context.tx.messages(numbers[:1])
     if not messages:
