@@ -290,7 +290,7 @@ async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_c
         token = hidden((await browser.get(page)).text, "form_token")
         fields = (("form_token", token), ("run", shown["run_id"]), ("number", first), ("do", "take_back"))
         taken = await post(browser, page, *fields)
-        assert (taken.status_code, place_of(taken)) == (303, f"{page}?done=asked_again")
+        assert (taken.status_code, place_of(taken)) == (303, f"{page}?done=closed")
         assert "the former question is closed" in (await browser.get(taken.headers["location"])).text
     assert [one["number"] for one in await room.questions.questions()] == [second]
     with pytest.raises(StaleDecision, match=f"Ada has asked this again as question {second}"):

@@ -205,7 +205,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or its answer, or None while it is still being asked.
+        """Return a question asked outside a run, or its answer or end, or None while it is still being asked.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -222,12 +222,7 @@ class QuestionService:
             for run, question in asked_in(runs):
                 if question.number == number:
                     return open_question(run, question, tx)
-            answers = (
-                self._given_answer(run, answered)
-                for run in runs
-                for answered in run.answered
-                if answered.is_answer
-            )
+            answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
             return next((answer for answer in answers if answer.number == number), None)
 
         return await self._store.read(look)

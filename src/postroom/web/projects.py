@@ -47,7 +47,7 @@ _DONE: Final = (
     "seen",
     "snoozed",
     "taken_back",
-    "asked_again",
+    "closed",
 )
 REVIEWS: Final = 10
 """Maximum number of tasks on the page that wait for a person's check, for each project."""

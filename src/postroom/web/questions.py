@@ -87,7 +87,7 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
     if form.do == "take_back":
         taken = await asking.take_back(slug, run_id, number)
         if not taken.is_answer:
-            return site.done(request, _back(slug, form, done="asked_again"))
+            return site.done(request, _back(slug, form, done="closed"))
         typed = _typed_again(form, taken)
         if typed is not None:  # on another page, the words would be lost
             return await refused(site, request, slug, typed, None)
