@@ -1040,7 +1040,8 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
-        clean = _CLEANED[name](_uncover(value))
+        # An action is exactly what a yes permits: a code fence around it belongs to it.
+        clean = _CLEANED[name](value if name == "action" else _uncover(value))
         if name == "to" and isinstance(clean, str) and _takes_several(kind) and clean.lower() not in _NULLS:
             clean = [clean]
         if clean is value or (clean is None and name in _required_fields(kind)):
