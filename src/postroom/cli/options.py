@@ -158,7 +158,7 @@ def project_key(text: str) -> str:
 
 
 def seconds(text: str, *, unit: str = "") -> float:
-    """Return the number of seconds in a duration such as 90d. `unit` is the unit of a number without one.
+    """Return the number of seconds in a duration such as 90d. A plain number is counted in `unit`.
 
     Raises:
         InvalidArgument: The text is not a duration, or the duration is longer than 36,500 days.
