@@ -85,6 +85,7 @@ def test_a_run_and_its_questions_are_told(box: Box, here: Office) -> None:
     box.end_run("s", now=16, outcome="waiting", asked_at={"q": 14})
     box.begin_run("s", ada, 17)
     box.end_run("s", now=18)
+    box.end_run("r", "cancelled", now=19, inactive=ada)
     box.withdraw_questions("r", ada, ["q", "p"], now=19)
     assert [(kind, at, *detail.values()) for kind, at, who, detail in told(box, here) if who == ada] == [
         ("run.began", 5),
@@ -104,10 +105,25 @@ def test_a_run_and_its_questions_are_told(box: Box, here: Office) -> None:
         ("run.waiting", 16),
         ("run.began", 17),
         ("run.ended", 18),
+        ("run.failed", 19, True),
         ("question.withdrawn", 19, "q"),
         ("question.withdrawn", 19, "p"),
-        ("run.failed", 19),
     ]
+
+
+def test_a_question_outside_a_run_is_told_without_a_run_or_an_attempt(box: Box, here: Office) -> None:
+    ada = here.ada.id
+    box.begin_run("r", ada, 5, is_question=True)
+    box.end_run("r", now=6, outcome="waiting", asked_at={"q": 6}, is_question=True)
+    box.begin_run("r", ada, 7, answered=["q"], is_question=True)
+    box.begin_run("r", ada, 8, answered=["q"], is_question=True)  # its server was lost before it ended
+    box.end_run("r", now=9, is_question=True)
+    assert [(kind, at, *detail.values()) for kind, at, who, detail in told(box, here) if who == ada] == [
+        ("question.asked", 6, "q"),
+        ("question.answered", 7, "q"),
+        ("question.answered", 8, "q"),
+    ]
+    assert box.attempts_of_runs(["r"]) == []
 
 
 @on_each

@@ -15,6 +15,8 @@ from postroom.contracts.clock import iso
 from postroom.contracts.mail import OTHER, Happening, Message, Project
 from postroom.contracts.questions import NOBODY
 from postroom.contracts.quoting import one_line, quoted
+from postroom.contracts.records import replace
+from postroom.contracts.runs import RunStatus
 from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
@@ -40,7 +42,7 @@ _STATE_AFTER: Final = {
     "run.failed": "failed",
 }
 K = TypeVar("K")
-Subject = Literal["asked", "added", "decided", "done", "failed", "changed", "said", "spent"]
+Subject = Literal["asked", "added", "decided", "done", "failed", "cancelled", "changed", "said", "spent"]
 """The subject of a sentence. A summary contains the subjects in this order."""
 SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 _LONGEST: Final = 200
@@ -168,18 +170,6 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
     recalled = {event.message_id for event in log if event.kind == "message.recalled"}
     sent = [event for event in log if event.kind == "message.sent" and event.message_id not in recalled]
     runs = {event.run_id: event for event in log if event.kind.startswith("run.")}
-    questions = {
-        (event.run_id, event.detail["question_id"]): event
-        for event in log
-        if event.kind.startswith("question.")
-    }
-    open_questions = [
-        CaughtQuestion(
-            question_id=str(question_id), run_id=str(run_id), agent=names.get(row.agent_id), at=iso(row.at)
-        )
-        for (run_id, question_id), row in _newest(questions)
-        if row.kind == "question.asked"
-    ]
     failed = [
         CaughtRun(run_id=str(run_id), agent=names.get(event.agent_id), at=iso(event.at))
         for run_id, event in _newest(runs)
@@ -187,7 +177,7 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
     ]
     reserved, threads = _live_reservations(context, log), _threads(context, sent)
     sentences = _Sentences(context, names)
-    sentences.add_questions(questions)
+    open_questions = sentences.add_questions(log)
     sentences.add_work(log, runs)
     sentences.add_changes(log, reserved)
     sentences.add_threads(threads, sent)
@@ -200,8 +190,14 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         sentences=sentences.listed(),
         threads=threads,
         threads_in_all=len({event.detail["thread_id"] for event in sent}),
-        questions=open_questions[:LISTED],
-        answered=sum(event.kind == "question.answered" for event in questions.values()),
+        questions=open_questions,
+        answered=len(
+            {
+                (event.run_id, event.detail["question_id"])
+                for event in log
+                if event.kind == "question.answered"
+            }
+        ),
         runs=_count_states(runs.values()),
         failed=failed[:LISTED],
         reserved=[
@@ -222,6 +218,25 @@ def _live_reservations(context: ReadContext, told: Sequence[Happening]) -> list[
         if reservation.released_at is None and reservation.expires_at > context.now
     }
     return [event for _, event in _newest(reserved)]
+
+
+def _newest_of_questions(told: Sequence[Happening]) -> list[Happening]:
+    """Return the newest log entry of each question.
+
+    For an open question whose run has ended, it is the end of the run.
+    """
+    newest, of_run = dict[tuple[str | None, str], Happening](), dict[str | None, set[str]]()
+    for event in told:
+        if event.kind.startswith("question."):
+            number = str(event.detail["question_id"])
+            newest[event.run_id, number] = event
+            of_run.setdefault(event.run_id, set()).add(number)
+        elif event.kind in _WHY_CLOSED:
+            for number in of_run.pop(event.run_id, ()):
+                if newest[event.run_id, number].kind == "question.asked":
+                    detail = {**event.detail, "question_id": number}
+                    newest[event.run_id, number] = replace(event, detail=detail)
+    return list(newest.values())
 
 
 class _Sentences:
@@ -256,47 +271,50 @@ class _Sentences:
             rows += [sentence for _, sentence in found[-LISTED:]]
         return rows
 
-    def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
+    def add_questions(self, told: Sequence[Happening]) -> list[CaughtQuestion]:
         """Add the open questions with their texts, and those that were answered or closed.
 
-        An agent gets only the texts of its own questions.
+        Return the listed open questions, newest first. An agent gets only the texts of its own questions.
         """
-        reader = reader_of(self._context)
-        found = questions.values()
+        reader, found = reader_of(self._context), _newest_of_questions(told)
         asked = self.newest("asked", [event for event in found if event.kind == "question.asked"])
-        answered = self.newest("decided", [event for event in found if event.kind != "question.asked"])
-        run_ids = {str(event.run_id) for event in (*asked, *answered)}
-        known = list(filter(None, map(self._context.tx.run_of, run_ids)))
-        texts = {
-            (run.run_id, ticket.ticket_id): ticket.reason for run in known for ticket in run.open_tickets
-        }
-        answers = {(run.run_id, answer.ticket.ticket_id): answer for run in known for answer in run.answered}
-        for event in (*asked, *answered):
-            run_id, number, who = str(event.run_id), str(event.detail["question_id"]), self._who(event)
+        ended = self.newest("decided", [event for event in found if event.kind != "question.asked"])
+        known = {run_id: self._context.tx.run_of(str(run_id)) for run_id in {e.run_id for e in asked + ended}}
+        still_open = list[CaughtQuestion]()
+        for event in (*asked, *ended):
+            run, number, who = known[event.run_id], str(event.detail["question_id"]), self._who(event)
             is_open_to = reader is None or reader.id == event.agent_id
-            if event.kind != "question.asked":
-                given = answers.get((run_id, number))
-                if given is None and event.kind == "question.withdrawn":
-                    continue  # replaced by another question before anybody saw it
-                by, what, how = "A person", "", ""
-                if given is not None and is_open_to:
-                    decision = given.decision
-                    word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
-                    words = _quote(decision.reason) if decision.reason else ""
-                    by = one_line(decision.by) or by
-                    what = f", {_quote(given.ticket.question)},"
-                    how = ": ".join(filter(None, (word, words)))
-                about: Subject = "decided"
-                if given is not None and given.decision.by == NOBODY:
-                    sentence = f"Question {number} of {who}{what} was closed{f': {how}' if how else ''}."
-                else:
-                    with_what = f"{what} with {how}" if how else ""
-                    sentence = f"{by} answered question {number} of {who}{with_what}."
-            else:
-                text = texts.get((run_id, number), "") if is_open_to else ""
-                said = f": {_quote(text)}" if text else ""
+            tickets = {} if run is None else {ticket.ticket_id: ticket for ticket in run.open_tickets}
+            given = (
+                next((one for one in run.answered if one.ticket.ticket_id == number), None) if run else None
+            )
+            may_ask = run is None or run.status in (RunStatus.CREATED, RunStatus.RUNNING)
+            about: Subject = "decided"
+            if number in tickets or (event.kind == "question.asked" and given is None and may_ask):
+                agent, at = self._names.get(event.agent_id), iso(event.at)
+                question = CaughtQuestion(question_id=number, run_id=str(event.run_id), agent=agent, at=at)
+                still_open.append(question)
+                said = f": {_quote(tickets[number].reason)}" if number in tickets and is_open_to else ""
                 about, sentence = "asked", f"{who} asks a person (question {number}){said}."
-            self.add(about, event.at, sentence, run_id=run_id, question_id=number)
+            elif given is not None:
+                what = f", {_quote(given.ticket.question)}," if is_open_to else ""
+                word = {True: "yes", False: "no"}.get(given.decision.approved)  # type: ignore[arg-type]
+                words = _quote(given.decision.reason) if given.decision.reason else ""
+                how = ": ".join(filter(None, (word, words))) if is_open_to else ""
+                by = (one_line(given.decision.by) if is_open_to else "") or "A person"
+                sentence = f"{by} answered question {number} of {who}{what}{f' with {how}' if how else ''}."
+                if given.decision.by == NOBODY:
+                    sentence = f"Question {number} of {who}{what} was closed{f': {how}' if how else ''}."
+            elif event.kind == "question.answered":
+                sentence = f"A person answered question {number} of {who}."
+            elif event.kind == "question.withdrawn":
+                continue  # replaced by another question before anybody saw it
+            else:
+                cancelled = "the run was cancelled" if event.detail.get("cancelled") else ""
+                why = cancelled or _WHY_CLOSED.get(event.kind, "the run no longer asks it")
+                sentence = f"Question {number} of {who} was closed: {_quote(why)}."
+            self.add(about, event.at, sentence, run_id=str(event.run_id), question_id=number)
+        return still_open[::-1]
 
     def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
         """Add the tasks, the notes, and the runs."""
@@ -307,15 +325,25 @@ class _Sentences:
     def _add_tasks(self, told: Sequence[Happening]) -> None:
         """Add sentences about each added task, and about the newest state of each task."""
         added = {event.detail["task_id"]: event for event in told if event.kind == "task.added"}
-        states = {event.detail["task_id"]: event for event in told if event.kind in _OF_TASK}
+        states, rejected = dict[str | int | bool, Happening](), list[Happening]()
+        for event in told:
+            number = event.detail.get("task_id", 0)
+            if event.kind == "task.ready":
+                if number in states and states[number].kind == "task.review":
+                    rejected.append(event)
+                    del states[number]
+            elif event.kind in _OF_TASK:
+                states[number] = event
         by_subject: dict[Subject, list[Happening]] = {}
-        for event in (*added.values(), *states.values()):
+        for event in (*added.values(), *states.values(), *rejected):
             by_subject.setdefault(_OF_TASK.get(event.kind, _ADDED)[0], []).append(event)
         rows = [(about, event) for about, found in by_subject.items() for event in self.newest(about, found)]
         tasks = self._context.tx.tasks_by_id([int(event.detail["task_id"]) for _, event in rows])
         for about, event in rows:
             number = int(event.detail["task_id"])
             task, done = tasks.get(number), _OF_TASK.get(event.kind, _ADDED)[1]
+            if task and event.kind == "task.done" and event.agent_id != task.holder_id:
+                done = "{who} accepted {task}."
             title = f" {_quote(task.title)}" if task else ""
             facts = _facts(task, event) if task else "."
             text = done.format(who=self._who(event), task=f"task {number}{title}")
@@ -348,27 +376,22 @@ class _Sentences:
             self.add("decided", event.at, f"{self._who(event)} {verb} {whom} to write to it.")
 
     def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
-        """Add the failed runs with their reasons, and the number of successful runs of each agent."""
+        """Add the failed and the cancelled runs with their reasons, and the number of successful runs."""
         failures = {event.run_id: event for event in told if event.kind == "delivery.failed"}
-        failed = self.newest("failed", [event for event in runs.values() if event.kind == "run.failed"])
-        known = [failures[event.run_id] for event in failed if event.run_id in failures]
+        over = [event for event in runs.values() if event.kind == "run.failed"]
+        cancelled = self.newest("cancelled", [event for event in over if event.detail.get("cancelled")])
+        failed = self.newest("failed", [event for event in over if not event.detail.get("cancelled")])
+        known = [failures[event.run_id] for event in cancelled + failed if event.run_id in failures]
         messages = [event.message_id for event in known if event.message_id is not None]
         states = self._context.tx.message_runs(messages)
-        for entry in failed:
-            if entry.detail.get("cancelled"):
-                self.add(
-                    "failed",
-                    entry.at,
-                    f"A run of {self._who(entry)} was cancelled.",
-                    run_id=str(entry.run_id),
-                )
-                continue
+        for entry in cancelled + failed:
             failure = failures.get(entry.run_id)
             state = states.get(failure.message_id or 0, {}).get(failure.agent_id or 0) if failure else None
-            why = f": {_quote(state.failure)}" if state and state.failure else ""
-            self.add(
-                "failed", entry.at, f"A run of {self._who(entry)} failed{why}.", run_id=str(entry.run_id)
-            )
+            why = state.failure if state else ""
+            about: Subject = "cancelled" if entry.detail.get("cancelled") else "failed"
+            end = "failed" if about == "failed" else "was cancelled"
+            why = f": {_quote(why)}" if why and why != about else ""
+            self.add(about, entry.at, f"A run of {self._who(entry)} {end}{why}.", run_id=str(entry.run_id))
         well: dict[int | None, list[Happening]] = {}
         for entry in runs.values():
             if entry.kind == "run.ended":
@@ -428,6 +451,8 @@ class _Sentences:
         return self._names.get(one.agent_id) or "Somebody"
 
 
+_WHY_CLOSED: Final = {"run.ended": "the run ended", "run.failed": "the run failed"}
+"""Why the open questions of a run are closed, keyed by the kind of the log entry of its end."""
 _ADDED: Final[tuple[Subject, str]] = ("added", "{who} added {task}.")
 _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
     "task.claimed": ("changed", "{who} claimed {task}."),
@@ -435,10 +460,14 @@ _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
     "task.lease_ended": ("failed", "{who} lost {task}, because its lease ended."),
     "task.blocked": ("failed", "{who} blocked {task}."),
     "task.review": ("asked", "{who} asks a person to accept {task}."),
+    "task.ready": ("decided", "{who} rejected {task}."),
     "task.done": ("done", "{who} finished {task}."),
     "task.cancelled": ("decided", "{who} cancelled {task}."),
 }
-"""The subject and the sentence for a task, keyed by the kind of its newest log entry."""
+"""The subject and the sentence for a task, keyed by the kind of its newest log entry.
+
+`task.ready` is the rejection of a task that was in review; elsewhere it has no sentence.
+"""
 
 
 def _facts(task: Task, one: Happening) -> str:
@@ -447,7 +476,10 @@ def _facts(task: Task, one: Happening) -> str:
         commit = f"; commit {_quote(task.commit)}" if task.commit else ""
         result = f"; it says {_quote(task.result)}" if task.result else ""
         return f"{commit}{result}."
-    has_reason = one.kind in ("task.blocked", "task.cancelled", "task.released") and task.reason
+    is_rejected = one.kind == "task.ready" and task.state == "ready"  # a later state has another reason
+    has_reason = (
+        is_rejected or one.kind in ("task.blocked", "task.cancelled", "task.released")
+    ) and task.reason
     return f": {_quote(task.reason)}." if has_reason else "."
 
 

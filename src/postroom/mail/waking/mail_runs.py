@@ -79,18 +79,21 @@ class RunInput:
     """The project and the thread of these messages."""
 
 
-def begin(
+def begin(  # noqa: PLR0913 - the facts about a start
     tx: MailWrites,
     whose: AgentName,
     run_id: str,
     messages: Sequence[RunMessage],
     before: RunRecord | None = None,
     answered: Sequence[str] = (),
+    *,
+    is_question: bool = False,
 ) -> RunInput:
     """Assign messages to the run of an agent, record that the run is active, and return its mail.
 
     `before` is the run as an earlier execution has stored it. `answered` contains the questions whose answers
-    let the run continue. A run without input is not recorded as active.
+    let the run continue. A run without input is not recorded as active. `is_question` is the same as in
+    `begin_run`.
     """
     now = messages_named([message.id or "" for message in messages])
     message_ids = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -98,7 +101,7 @@ def begin(
     agent, assigned = _assign(tx, whose, run_id, [*earlier, *now])
     has_work = bool(assigned) or any(not messages_named([message.id or ""]) for message in messages)
     if agent is not None and has_work:
-        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered)
+        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered, is_question=is_question)
     if not assigned:
         return RunInput(agent=agent)
     first = assigned[0]
@@ -231,6 +234,7 @@ class MailRunExecutor(ExecutorAround):
                 messages=activation.messages,
                 before=before,
                 answered=[call_id for call_id, _ in activation.decisions],
+                is_question=is_asking,
             )
             begun = await _write_change(self._store, claim_of(activation), begin_run)
         if is_asking:
@@ -595,7 +599,8 @@ class MessageEffects(RunEffects):
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[RunMessage]) -> RunInput | None:
         """Record that the run of an agent is active, and assign its messages."""
         whose = agent_of(run.thread_id)
-        return None if whose is None else begin(tx.mail, whose, run.run_id, messages)
+        is_question = ASKING in run.thread_id
+        return None if whose is None else begin(tx.mail, whose, run.run_id, messages, is_question=is_question)
 
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[RunMessage, ...], *, told: bool
@@ -616,10 +621,10 @@ class MessageEffects(RunEffects):
 
         A run of an agent that answers in chats is also recorded as no longer active.
         """
-        ended = _completion(run)
+        ended, is_question = _completion(run), ASKING in run.thread_id
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # do this first, because it locks all affected projects
-        elif run.status is RunStatus.DONE and ASKING in run.thread_id:
+        elif run.status is RunStatus.DONE and is_question:
             _tell_asker(self._context_of(tx, accept), tx, run)
         place = in_run(run.run_id)
         if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
@@ -629,12 +634,24 @@ class MessageEffects(RunEffects):
         if run.status is not RunStatus.DONE:
             tickets = run.waiting.tickets if run.waiting else ()
             asked_at = {ticket.tool_call_id: ticket.updated_at for ticket in tickets}
-            tx.mail.end_run(run.run_id, "waiting", now=tx.now(), asked_at=asked_at)
+            tx.mail.end_run(run.run_id, "waiting", now=tx.now(), asked_at=asked_at, is_question=is_question)
             return
         reason, end = _reason(run), run.termination
         is_cancelled = end is not None and end.type is TerminationKind.CANCELLED
         outcome: Outcome = "done" if reason is None else "cancelled" if is_cancelled else "failed"
-        if tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage):
+        whose, inactive = agent_of(run.thread_id), None
+        if reason is not None and whose and not is_question and (known := tx.mail.agent_addressed(*whose)):
+            tx.mail.lock_projects([known.project.id])
+            inactive = known.agent.id
+        if tx.mail.end_run(
+            run.run_id,
+            outcome,
+            now=tx.now(),
+            error=reason or "",
+            usage=run.usage,
+            inactive=inactive,
+            is_question=is_question,
+        ):
             context = replace(self._context_of(tx, None), now=tx.now())
             for task in tx.mail.tasks_claimed_in(run.run_id):
                 give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
@@ -643,10 +660,11 @@ class MessageEffects(RunEffects):
         """Record that a run is inactive until its next attempt."""
         outcome: Outcome = "cut_off" if is_stop else "failed"
         error = STOPPED if is_stop else row.last_error or ""
-        tx.mail.end_run(row.run_id, outcome, now=tx.now(), error=error)
+        is_question = ASKING in row.thread_id
+        tx.mail.end_run(row.run_id, outcome, now=tx.now(), error=error, is_question=is_question)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Record that the questions of a run were withdrawn, and that the run has failed."""
+        """Record that the questions of a run were withdrawn."""
         whose = agent_of(run.thread_id)
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if addressed is not None:

@@ -598,25 +598,38 @@ class WakingWrites(WakingReads):
         """Reject the writes of an execution that lost its claim, like `sql_transaction.refuse_stale`."""
         refuse_stale(self._tx, claim)
 
-    def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+    def begin_run(
+        self,
+        run_id: str,
+        agent_id: int,
+        now: int,
+        *,
+        answered: Sequence[str] = (),
+        is_question: bool = False,
+    ) -> None:
         """Record that a run of an agent is active; if the run restarts, its questions are deleted.
 
         If the run is already recorded as active, its earlier attempt was interrupted because a server stopped
         or a lease was lost. `answered` contains the questions whose answers the run now gets.
+
+        With `is_question`, the run only waits for the answer to a question that the agent asked outside a
+        run. The log then has the question, and no run or attempt of the agent.
         """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
         if not self._tx.changed(
             "mail.begin_run", values
         ):  # the run's lease or server was lost during its execution
             former = self._tx.one("mail.end_run", {"run_id": run_id})
-            self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
+            if not is_question:
+                self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
             self._end_attempt(run_id, "cut_off", now)
             self._tx.run("mail.begin_run", values)
         self._tx.run("timeline.end_wait", values)
-        self._tx.run("timeline.begin_attempt", values)
         for question_id in answered:
             self._events.of_run("question.answered", run_id, agent_id, now, question_id=question_id)
-        self._events.of_run("run.began", run_id, agent_id, now)
+        if not is_question:
+            self._tx.run("timeline.begin_attempt", values)
+            self._events.of_run("run.began", run_id, agent_id, now)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
         """Store a question of an active run; a repeated call has no effect.
@@ -650,7 +663,7 @@ class WakingWrites(WakingReads):
         if until > now:
             self._tx.run("mail.snooze", values)
 
-    def end_run(
+    def end_run(  # noqa: PLR0913 - the facts about an end
         self,
         run_id: str,
         outcome: Outcome = "done",
@@ -659,10 +672,15 @@ class WakingWrites(WakingReads):
         error: str = "",
         asked_at: Mapping[str, int] | None = None,
         usage: Usage | None = None,
+        inactive: int | None = None,
+        is_question: bool = False,
     ) -> bool:
         """Record that a run is no longer active; if it was not active, do nothing.
 
         Return whether a task that was claimed in the run is still claimed.
+
+        If the run ends although it is not active, because it waits or is queued, `inactive` is its agent, and
+        the log has the end. `is_question` is the same as in `begin_run`.
 
         `error` is stored with the attempt. If the run now waits, `asked_at` contains its questions, each with
         the time at which it was asked. Questions that the run asked since its start without `ask` are
@@ -670,9 +688,12 @@ class WakingWrites(WakingReads):
         """
         ids = {question.id for question in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
-        if ended_run is None:
+        if ended_run is not None:
+            agent_id, began_at, holds_tasks = ended_run
+        elif inactive is not None:
+            agent_id, began_at, holds_tasks = inactive, now, False
+        else:
             return False
-        agent_id, began_at, holds_tasks = ended_run
         for question_id, at in (asked_at or {}).items():
             if at >= began_at and question_id not in ids:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
@@ -681,7 +702,8 @@ class WakingWrites(WakingReads):
             detail["tokens"] = tokens
         if usage is not None and usage.cost_micros:
             detail["cost_micros"] = usage.cost_micros
-        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, **detail)
+        if not is_question:
+            self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, **detail)
         self._end_attempt(run_id, outcome, now, error)
         return bool(holds_tasks)
 
@@ -692,10 +714,9 @@ class WakingWrites(WakingReads):
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
-        """Record that a waiting run has ended, so that its questions can no longer be answered."""
+        """Record that the questions of a waiting run can no longer be answered, because the run has ended."""
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
-        self._events.of_run("run.failed", run_id, agent_id, now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
     def note_answer(self, message_id: int, run_id: str) -> None:
