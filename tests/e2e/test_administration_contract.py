@@ -142,7 +142,7 @@ def test_administration_answers_what_its_document_says(
     administration.call("claim_task", **named)
     administration.call("done_task", **named, task_id=1, epoch=1)
     ask("GET", "/admin/tasks")
-    ask("POST", "/admin/tasks/decide", project=project, task=1, answer="yes", person="Ana")
+    ask("POST", "/admin/tasks/decide", project=project, task=1, answer="yes", person="human:Ana")
     administration.call("add_task", **named, title="Paint it")
     cancelled = ask("POST", "/admin/tasks/decide", project=project, task=2, answer="cancel", person="Ana")
     assert cancelled == {"task": 2, "state": "cancelled"}

@@ -532,11 +532,14 @@ def test_a_duration_that_is_too_long_is_refused_with_the_limit_before_anything_i
     for span in (*LONG, "9" * 100) if takes_a_number else LONG:
         done = run(*before, span, *after)
         assert (done.code, "Traceback" in done.err, len(done.err) < 400) == (2, False, True), span
+        where = f"{before[-1]}: " if before[-1].startswith("--") else ""
+        most = "3660d" if before[0] == "schedules" else "36500d"
         assert done.err == (
-            f"{span[:40]!r} is too long for a duration\nremedy: use a duration of at most 36500d\n"
+            f"{where}{span[:40]!r} is too long for a duration\nremedy: use a duration of at most {most}\n"
         )
     done = run(*before, "9" * 5_000, *after)
     assert (done.code, "is not a duration" in done.err, len(done.err) < 400) == (2, True, True)
+    assert done.err.startswith(where)
     assert fake.seen == []
 
 

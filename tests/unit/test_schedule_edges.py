@@ -95,6 +95,12 @@ async def test_a_refusal_over_http_names_the_fields_of_the_body(room, given, rem
     assert answer.json()["remedy"] == remedy
 
 
+async def test_a_wrong_choice_over_http_is_refused_with_the_choices(room):
+    answer = await operator(room).post(ADMIN, json=ASKED | {"importance": "loud"})
+    assert answer.json()["detail"] == "`importance` cannot be 'loud'"
+    assert answer.json()["remedy"] == "`importance` must be one of: low, normal, high, urgent"
+
+
 @each_row("given", [10**10, 10**30, 1e300, -1])
 @each_row("field", ["every_seconds", "jitter_seconds"])
 async def test_a_time_that_no_schedule_can_have_is_refused_with_the_fields_of_the_body(room, field, given):

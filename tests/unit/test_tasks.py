@@ -603,6 +603,28 @@ async def test_a_retired_agent_holds_no_task(room: Room) -> None:
     assert check_claims(await events(room)) == {1: ("Cyd", 2)}
 
 
+async def test_a_task_of_a_retired_agent_is_refused_with_who_can_assign_it_to_another(room: Room) -> None:
+    await room.open()
+    number = await add(room, assignee="Ben")
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=number)
+    assert (refused.message, "claim another task" in (refused.remedy or "")) == ("task 1 is for Ben", True)
+    await room.call("retire_agent", agent_name="Ben")
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=number)
+    assert refused.message == "task 1 is for Ben, who is retired"
+    assert "its author Ada can assign it to another agent with update_task" in (refused.remedy or "")
+
+
+async def test_an_author_who_blocks_a_task_of_another_is_not_told_to_stop_working(room: Room) -> None:
+    await room.open()
+    number = await add(room)
+    await claim(room, "Ben")
+    blocked = {"agent_name": "Ada", "task_id": number, "state": "blocked", "reason": "No lamp."}
+    refused = await room.refused(TaskNotHeld, "update_task", **blocked)
+    assert "is claimed by Ben" in refused.message
+    assert refused.remedy == "ask its holder to block it or give it back; or cancel it with update_task"
+    await room.call("update_task", **{**blocked, "state": "cancelled"})
+
+
 async def test_no_task_is_assigned_to_a_retired_agent(room: Room) -> None:
     await room.open()
     number = await add(room)

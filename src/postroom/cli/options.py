@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -134,7 +135,7 @@ Ttl = Annotated[
     int | None,
     typer.Option(
         "--ttl",
-        parser=lambda text: int(seconds(text, unit="s")),
+        parser=lambda text: int(seconds(text, unit="s", option="--ttl")),
         metavar="TIME",
         help="A duration, such as 30m. A number without a unit is in seconds.",
     ),
@@ -157,24 +158,26 @@ def project_key(text: str) -> str:
         raise InvalidPath(f"{text!r} cannot be made an absolute path: {error}", value=text) from error
 
 
-def seconds(text: str, *, unit: str = "") -> float:
+def seconds(text: str, *, unit: str = "", option: str = "", most: timedelta = MAX_DURATION) -> float:
     """Return the number of seconds in a duration such as 90d. A plain number is counted in `unit`.
 
     Raises:
-        InvalidArgument: The text is not a duration, or the duration is longer than 36,500 days.
+        InvalidArgument: The text is not a duration, or the duration is longer than `most`. The error names
+            the option.
     """
+    where = f"{option}: " if option else ""
     duration = parse_duration(f"{text}{unit}" if text.isdecimal() else text)
     if duration is None:
         raise InvalidArgument(
-            f"{text[:_MAX_SHOWN]!r} is not a duration",
+            f"{where}{text[:_MAX_SHOWN]!r} is not a duration",
             value=text[:_MAX_SHOWN],
             remedy=f"write a number followed by a unit: {DURATIONS}",
         )
-    if duration > MAX_DURATION:
+    if duration > most:
         raise InvalidArgument(
-            f"{text[:_MAX_SHOWN]!r} is too long for a duration",
+            f"{where}{text[:_MAX_SHOWN]!r} is too long for a duration",
             value=text[:_MAX_SHOWN],
-            remedy=f"use a duration of at most {duration_text(MAX_DURATION)}",
+            remedy=f"use a duration of at most {duration_text(most)}",
         )
     total = duration.total_seconds()
     return int(total) if total.is_integer() else total

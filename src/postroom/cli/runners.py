@@ -154,8 +154,10 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "cwd": None if cwd is None else str(cwd.absolute()),
         "env": dict(_pair(value) for value in env) if env else None,
         "pass_env": pass_env,
-        "timeout": None if timeout is None else seconds(timeout, unit="s"),
-        "idle_timeout": None if idle_timeout is None else seconds(idle_timeout, unit="s"),
+        "timeout": None if timeout is None else seconds(timeout, unit="s", option="--timeout"),
+        "idle_timeout": None
+        if idle_timeout is None
+        else seconds(idle_timeout, unit="s", option="--idle-timeout"),
         "resume": resume or None,
         "session_per": session_per,
         "runs_on": runs_on,

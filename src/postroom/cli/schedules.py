@@ -8,7 +8,7 @@ from postroom.cli import show
 from postroom.cli.call import call, shows
 from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, AsJson, DataDir, Project, project_key, seconds
-from postroom.contracts.clock import every
+from postroom.contracts.clock import MAX_INTERVAL, every
 from postroom.contracts.errors import InvalidArgument
 
 app = command_group(
@@ -113,11 +113,11 @@ def add(  # noqa: PLR0913 - an option an argument
         "body": body or "",
         "catch_up": catch_up,
         "cron": cron,
-        "every_seconds": None if every is None else seconds(every),
+        "every_seconds": None if every is None else seconds(every, option="--every", most=MAX_INTERVAL),
         "zone": zone,
         "missed": missed,
         "overlap": overlap,
-        "jitter_seconds": 0 if jitter is None else seconds(jitter),
+        "jitter_seconds": 0 if jitter is None else seconds(jitter, option="--jitter", most=MAX_INTERVAL),
         "replaces": replaces,
     }
     answer = call("add_schedule", data_dir=data_dir, **arguments)

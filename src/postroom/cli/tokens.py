@@ -64,7 +64,7 @@ def create(  # noqa: PLR0913 - the options of the command
         "name": name,
         "scopes": scope,
         "project": None if project is None else project_key(project),
-        "life_seconds": None if expires is None else seconds(expires),
+        "life_seconds": None if expires is None else seconds(expires, option="--expires"),
     }
     _make("create_token", arguments, out, data_dir, as_json=as_json)
 
@@ -81,7 +81,7 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Replace a token with a new token that has the same rights. The old token expires after the overlap."""
-    arguments = {"name": name, "overlap_seconds": seconds(overlap)}
+    arguments = {"name": name, "overlap_seconds": seconds(overlap, option="--overlap")}
     _make("rotate_token", arguments, out, data_dir, as_json=as_json)
 
 

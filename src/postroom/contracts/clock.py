@@ -173,6 +173,8 @@ def every(interval: int) -> str:
     return f"every {interval} ms"
 
 
+MAX_INTERVAL: Final = timedelta(days=3660)
+"""The longest time between two messages of a schedule."""
 MAX_DURATION: Final = timedelta(days=36_500)
 _UNITS: Final = {
     "ms": timedelta(milliseconds=1),

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from starlette.requests import Request
@@ -10,11 +10,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.misfits import misfit
+from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.operations import Operation
 from postroom.contracts.work import plain
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.words import note_operation
+from postroom.mail.commands import kinds_in
 
 D = TypeVar("D")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -74,8 +75,15 @@ def read_query(request: Request, kind: type[S]) -> S:
     try:
         return msgspec.convert(by_name, kind, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(kind.__struct_fields__)
-        raise InvalidArgument(misfit(str(error))[:300], remedy=f"the parameters are: {names}") from error
+        remedy = _choices(kind, str(error)) or f"the parameters are: {', '.join(kind.__struct_fields__)}"
+        raise InvalidArgument(misfit(str(error))[:300], remedy=remedy) from error
+
+
+def _choices(kind: type[Any], said: str) -> str:
+    """Return the values that the field at fault can have, or an empty text if it has no fixed choices."""
+    kinds = (kinds_in(field.type) for field in msgspec.structs.fields(kind) if field.name == place_of(said))
+    choices = [get_args(member) for members in kinds for member in members if get_origin(member) is Literal]
+    return f"`{place_of(said)}` must be one of: {', '.join(map(str, choices[0]))}" if choices else ""
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
@@ -89,6 +97,7 @@ async def read_body(request: Request, kind: type[D]) -> D:
     try:
         return msgspec.json.decode(await request.body() or b"{}", type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(misfit(str(error))[:300], remedy=remedy) from error
+        choices = _choices(kind, str(error)) if names else ""
+        raise InvalidArgument(misfit(str(error))[:300], remedy=choices or remedy) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}"[:300], remedy=remedy) from error

@@ -909,7 +909,7 @@ def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
     named = next(iter(re.findall(r"\w+", place_of(said))), "")
     field = next((field for field in msgspec.structs.fields(kind) if field.name == named), None)
     choices = (
-        [] if field is None else [member for member in _kinds_in(field.type) if get_origin(member) is Literal]
+        [] if field is None else [member for member in kinds_in(field.type) if get_origin(member) is Literal]
     )
     if choices:
         return f"`{named}` must be one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
@@ -1368,7 +1368,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
     Raises:
         InvalidArgument: The text for an id contains a comma: `1,234` may be one id or two.
     """
-    word, kinds = str(_plain_text(text) or text).strip().rstrip(",;").lower(), _kinds_in(kind)
+    word, kinds = str(_plain_text(text) or text).strip().rstrip(",;").lower(), kinds_in(kind)
     if word in _NULLS and type(None) in kinds:
         yield None
     if any(get_origin(kind) is Literal for kind in kinds):
@@ -1402,12 +1402,12 @@ def _without_kind(text: str, name: str) -> str:
 
 
 @cache
-def _kinds_in(kind: Any) -> frozenset[Any]:
+def kinds_in(kind: Any) -> frozenset[Any]:
     """Return the plain types in a type, such as the members of a union and the items of a list."""
     parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
-    return frozenset(member for part in parts for member in _kinds_in(part))
+    return frozenset(member for part in parts for member in kinds_in(part))
 
 
 def _json_forms(text: str) -> Iterator[object]:

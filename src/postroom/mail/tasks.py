@@ -348,7 +348,16 @@ def _refuse_unready(
         )
     if task.assignee not in mine:
         [view] = views(context.tx, project, [task], now=context.now)
-        raise TaskNotReady(f"task {task.id} is for {view['assignee']}", value=task.id)
+        number = int(task.assignee.removeprefix(AGENT)) if task.assignee.startswith(AGENT) else 0
+        is_retired = number and context.tx.agents_by_id([number])[number].retired_at is not None
+        raise TaskNotReady(
+            f"task {task.id} is for {view['assignee']}" + (", who is retired" if is_retired else ""),
+            value=task.id,
+            remedy=f"its author {view['author']} can assign it to another agent with update_task; or claim "
+            "another task with claim_task"
+            if is_retired
+            else None,
+        )
     if holder := holder_of(context, project, agent, task.paths, own=own):
         raise TaskNotReady(
             f"{holder} reserved files of task {task.id}",
@@ -776,6 +785,8 @@ def _check_holder(
         remedy = (
             f"call claim_task with `task_id` {task.id} to continue, if nobody changed its files meanwhile"
         )
+    elif task.state == "claimed" and epoch is None and agent.id == task.author_id:
+        remedy = "ask its holder to block it or give it back; or cancel it with update_task"
     raise TaskNotHeld(
         f"task {task.id} {story(context, project, task)}; nothing was changed",
         value=task.id,

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from postroom.contracts.clock import SET_BACK_MS, duration_text, milliseconds
+from postroom.contracts.clock import MAX_INTERVAL, SET_BACK_MS, duration_text, milliseconds
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
@@ -28,7 +28,6 @@ MIN_INTERVAL: Final = timedelta(seconds=1)
 """The shortest interval that a schedule may have."""
 KEPT_SILENT: Final = timedelta(hours=3)
 """After the clock was set back by at most this much, fixed times of a cron expression do not fire again."""
-_MAX_INTERVAL: Final = timedelta(days=3660)
 _MAX_LINE_LENGTH: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local time without a zone
 _LOOKED_AT: Final = 50
@@ -134,10 +133,10 @@ def refuse_unfit(schedule: Schedule) -> None:
             remedy="pass either `cron`, such as 0 9 * * MON, or `every`",
         )
     if schedule.every_ms is not None:
-        least, most = milliseconds(MIN_INTERVAL), milliseconds(_MAX_INTERVAL)
+        least, most = milliseconds(MIN_INTERVAL), milliseconds(MAX_INTERVAL)
         if not least <= schedule.every_ms <= most:
             raise InvalidSchedule(
-                f"`every` must be from {duration_text(MIN_INTERVAL)} to {duration_text(_MAX_INTERVAL)}",
+                f"`every` must be from {duration_text(MIN_INTERVAL)} to {duration_text(MAX_INTERVAL)}",
                 value=f"{schedule.every_ms / 1000:g} s",
                 remedy="choose another value for `every`",
             )
@@ -162,7 +161,7 @@ def _closest(schedule: Schedule, first: int) -> int:
             ticks.append(next_tick(schedule, ticks[-1]))
         except InvalidSchedule:  # it fires rarely, for example only on 29 February
             break
-    return min((b - a for a, b in pairwise(ticks)), default=milliseconds(_MAX_INTERVAL))
+    return min((b - a for a, b in pairwise(ticks)), default=milliseconds(MAX_INTERVAL))
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:

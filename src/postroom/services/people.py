@@ -221,7 +221,7 @@ class MessageService:
         """
 
         def change(tx: MailWrites) -> None:
-            home, person = find_person(tx, tx, f"{HUMAN}{name}")
+            home, person = find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")
             project = find_project(tx, slug)
             tx.lock_projects({home.id, project.id})
             context = self._mail.context(tx, _POSTROOM)
@@ -252,7 +252,7 @@ def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[
     Raises:
         UnknownAgent: No person has the sender's name.
     """
-    _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
+    _, person = find_person(tx, tx, f"{HUMAN}{draft.name.removeprefix(HUMAN)}")
     arguments: dict[str, Any] = {"sender_name": person.name}
     if draft.answers is None:
         return "send_message", arguments | {

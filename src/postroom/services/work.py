@@ -126,7 +126,7 @@ class WorkService:
         """
 
         def change(tx: MailWrites) -> DecidedTaskView:
-            home, person = find_person(tx, tx, f"{HUMAN}{name}")
+            home, person = find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")
             of = find_project(tx, project)
             tx.lock_projects({home.id, of.id})
             context = self._mail.context(tx, Caller(postroom=True, operator=True))
