@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import ElicitResult
 
 from e2e.running import RunningServer
+from machine import Bound
 from mail_room import HARBOR
 from real_clients.asked import CallTool, Say
 from real_clients.bench import Bench
@@ -204,6 +206,66 @@ def test_a_window_is_told_if_somebody_answered_elsewhere_first(server: RunningSe
     result, _ = _python(mode, first)(server, ASKED, {"answer": "USD"})
     assert result["structuredContent"]["answer"] == "EUR"
     assert "before the window" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(
+    ("asks", "answer", "told"),
+    [
+        (
+            {"choices": ["a", "b"], "default": "b"},
+            "b (no answer came in time)",
+            "the default of the question",
+        ),
+        ({}, "no: no answer came in time", "Nobody answered in time, so the answer is no."),
+        ({"choices": ["a", "b"]}, None, "no answer came in time, so the run was cancelled"),
+    ],
+    ids=["default", "no", "cancel"],
+)
+def test_a_window_that_is_answered_after_the_deadline_says_that_nobody_answered(
+    server: RunningServer, mode, asks, answer, told
+) -> None:
+    end = "default" if "default" in asks else "cancel" if asks else "no"
+    asked = {"project_key": HARBOR, "agent_name": "Ada", "question": f"{mode} {end}?"}
+    result, _ = _python(mode, partial(until_closed, server))(
+        server, {**asked, **asks, "timeout_seconds": 1, "on_timeout": end}, {"answer": "a"}
+    )
+    assert result["structuredContent"]["state"] == ("closed" if answer is None else "answered")
+    assert result["structuredContent"].get("answer") == answer
+    text = result["content"][0]["text"]
+    assert told in text
+    assert "A person answered" not in text
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_window_is_told_how_its_question_ended_meanwhile(server: RunningServer, mode) -> None:
+    def cancel() -> None:
+        [open_one] = open_questions(server)
+        ended = httpx2.post(
+            f"{server.url}/admin/runs/cancel", headers=server.headers, json={"run": open_one["run_id"]}
+        )
+        assert ended.status_code == 200, ended.text
+
+    asked = {"project_key": HARBOR, "agent_name": "Ada", "question": f"May I, {mode}?", "action": "A"}
+    result, _ = _python(mode, cancel)(server, asked, {"answer": "yes"})
+    assert "The question is closed: the run was cancelled." in result["content"][0]["text"]
+    news = list[str]()
+
+    def ask_again() -> None:
+        with server.line() as line:
+            news.append(line.tool("ask_person", **{**asked, "action": "B"})["question_id"])
+
+    result, _ = _python(mode, ask_again)(server, asked, {"answer": "yes"})
+    assert result["structuredContent"]["state"] == "closed"
+    assert f"Ada has asked this again as question {news[0]}." in result["content"][0]["text"]
+    answered(server, news[0], "no")
+
+
+def until_closed(server: RunningServer) -> None:
+    """Wait until no question is open."""
+    bound = Bound(PATIENCE)
+    while open_questions(server):
+        assert not bound.has_passed()
 
 
 def test_a_question_for_somebody_named_is_not_shown_in_a_window(server: RunningServer) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -357,6 +358,12 @@ async def test_silence_gives_the_default_which_is_never_a_yes(room, clock, asks,
         ({"text": True}, "Yes"),
         ({"text": True}, " \uff4f\uff4b! "),
         ({"text": True}, "true."),
+        ({"text": True}, "**Yes**"),
+        ({"text": True}, '"Approved"'),
+        ({"text": True}, "> __OK__, deploy"),
+        ({"text": True}, "Go ahead"),
+        ({"text": True}, "Sure"),
+        ({"text": True}, "do it, yes"),
         ({"form": {"properties": {"ok": {"type": "boolean"}}}}, '{"ok": true}'),
         ({"form": {"properties": {"ok": {"type": "boolean"}}}}, "y"),
         ({"form": {"properties": {"a": {"enum": ["Allow", "Deny"]}}}}, "a = allow"),
@@ -778,3 +785,45 @@ async def test_a_form_reaches_the_agent_as_json_that_no_text_in_a_field_can_imit
     told = line.removeprefix("They answered: ")
     assert json.loads(told) == given
     assert '"amount": 5,' in told
+
+
+FIELDS = {
+    "properties": {
+        "currency": {"type": "string"},
+        "amount": {"type": "integer", "minimum": 1},
+        "note": {"type": "string"},
+    },
+    "required": ["currency"],
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "values"),
+    [
+        ("currency=EUR amount=5", {"currency": "EUR", "amount": 5}),
+        ("currency: EUR, amount: 5", {"currency": "EUR", "amount": 5}),
+        ("currency=EUR,amount=5; note=as before, for all", None),
+        ("currency=EUR note= amount=5", {"currency": "EUR", "amount": 5}),
+        ("currency=EUR\nnote=costs x=5, as before", {"currency": "EUR", "note": "costs x=5, as before"}),
+    ],
+)
+async def test_fields_that_share_a_line_are_read_as_fields(room, typed, values):
+    _, question = await asked(room, form=FIELDS)
+    wanted = {"currency": "EUR", "amount": 5, "note": "as before, for all"} if values is None else values
+    assert json.loads((await room.questions.answer(question.number, typed, by="kim"))["answer"]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        ("currency=EUR amount=0", "amount must be at least 1"),
+        ("currency=EUR and amount=5", "write each field on its own line, as `name = value`"),
+        ("currency=EUR note=the amount: 5", "write each field on its own line, as `name = value`"),
+        ("currency=EUR currency=USD", 'the form has the field "currency" twice'),
+    ],
+)
+async def test_fields_that_share_a_line_are_refused_if_they_are_not_clear(room, typed, why):
+    _, question = await asked(room, form=FIELDS)
+    with pytest.raises(InvalidArgument, match=re.escape(why)):
+        await room.questions.answer(question.number, typed, by="kim")
+    assert [one["number"] for one in await room.questions.questions()] == [question.number]

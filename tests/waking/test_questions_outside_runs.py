@@ -18,7 +18,8 @@ from postroom.services.hooks import Hooks
 from postroom.services.questions import TAKE_BACK_MS, QuestionService, QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT
-from work_room import SLUG, TOKEN, WorkRoom
+from work_room import SLUG, TOKEN, WorkRoom, hidden, post
+from work_room import place as place_of
 
 
 @pytest_asyncio.fixture
@@ -272,4 +273,44 @@ async def test_an_answer_that_came_before_the_question_was_asked_again_stays_the
     await room.turn()
     record = await room.questions.show(first)
     assert (record["approved"], record["answered_by"]) == (True, "ana")
+    assert [one["number"] for one in await room.questions.questions()] == [second]
+
+
+async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_closes_the_former_one(room):
+    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
+    first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
+    await room.turn()
+    [shown] = await room.questions.questions()
+    place = SLUG, shown["run_id"], first
+    await room.questions.decide(*place, Given(value=True, by=person("ana"), at=PAGES))
+    second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    await room.turn()
+    async with room.browser() as browser:
+        page = f"/p/{SLUG}/questions"
+        token = hidden((await browser.get(page)).text, "form_token")
+        fields = (("form_token", token), ("run", shown["run_id"]), ("number", first), ("do", "take_back"))
+        taken = await post(browser, page, *fields)
+        assert (taken.status_code, place_of(taken)) == (303, f"{page}?done=closed")
+        assert "the former question is closed" in (await browser.get(taken.headers["location"])).text
+    assert [one["number"] for one in await room.questions.questions()] == [second]
+    with pytest.raises(StaleDecision, match=f"Ada has asked this again as question {second}"):
+        await room.questions.answer(first, "yes", by="ana")
+    room.clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+    await room.runs.mailbox.recover()
+    await room.turn()
+    assert await inbox(room) == [], "the agent gets no answer that was taken back"
+    assert (await room.questions.show(first))["state"] == "closed"
+    assert [one["number"] for one in await room.questions.questions()] == [second]
+
+
+async def test_an_answer_is_taken_back_before_the_run_of_the_question_that_replaces_it_has_started(room):
+    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
+    first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
+    await room.turn()
+    [shown] = await room.questions.questions()
+    place = SLUG, shown["run_id"], first
+    await room.questions.decide(*place, Given(value=True, by=person("ana"), at=PAGES))
+    second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    await room.questions.take_back(*place)
+    await room.turn()
     assert [one["number"] for one in await room.questions.questions()] == [second]

@@ -342,7 +342,7 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
 
     If the store fails, only the store is reported as `failed`, and parts that use it are `unknown`.
 
-    If the store does not belong to the archive, the part that notices this is reported as `failed`.
+    If the store does not belong to the archive, the part whose check finds this out is reported as `failed`.
 
     `told` contains the reasons that have been reported already. Each reason is reported once.
     """

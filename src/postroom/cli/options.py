@@ -159,7 +159,7 @@ def project_key(text: str) -> str:
 
 
 def seconds(text: str, *, unit: str = "", option: str = "", most: timedelta = MAX_DURATION) -> float:
-    """Return the number of seconds in a duration such as 90d. `unit` is the unit of a number without one.
+    """Return the number of seconds in a duration such as 90d. A plain number is counted in `unit`.
 
     Raises:
         InvalidArgument: The text is not a duration, or the duration is longer than `most`. The error names

@@ -264,7 +264,7 @@ def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield each measure that two of the budgets limit for the same runs in the same period."""
+    """Yield each measure for which two budgets set a limit on the same runs in the same period."""
     seen = set[tuple[str, ...]]()
     for budget in budgets:
         for name in budget.limits:

@@ -20,8 +20,11 @@ _PLAIN: Final = re.compile(
 
 
 _APPROVES: Final = re.compile(
-    r"(?:yes|yeah|yep|ok|okay|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?)\b.*|(?:y|true)\W*"
+    r"[\W_]*(?:(?:yes|yeah|yep|yup|ok|okay|sure|approved?|allow(?:ed)?|accept(?:ed)?|confirm(?:ed)?|agreed?"
+    r"|proceed|granted|permitted|go ahead|go for it|do it|of course|absolutely|certainly)(?![^\W_]).*"
+    r"|(?:y|true)[\W_]*)"
 )
+"""Matches an English word of approval, also in quotation marks or Markdown."""
 
 
 def approves(text: str) -> bool:

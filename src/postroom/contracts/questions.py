@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from math import isfinite
@@ -30,6 +30,7 @@ _MAX_SHOWN_LENGTH: Final = 60
 """Maximum number of characters of a rejected value that the error repeats."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
+_FIELD_START: Final = re.compile(r"(?:^|(?<=[\s,]))([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*([=:])")
 _SCHEMA_KEYS: Final = (
     *("type", "properties", "required", "title", "description", "$schema", "additionalProperties"),
 )
@@ -301,7 +302,10 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
 
 
 def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
-    """Parse a form that was typed as JSON, as `name = value` lines, or as the value of its only field."""
+    """Parse a form that was typed as JSON, as `name = value` lines, or as the value of its only field.
+
+    Several fields may share a line if their values are single words: `currency=EUR amount=5`.
+    """
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text, object_pairs_hook=_each_once)
@@ -309,16 +313,30 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
             if isinstance(error, _Misfit):
                 raise
             raise _Misfit("the form is not valid JSON") from error
-    pairs = [_PAIR.fullmatch(line) for line in re.split(r"[\n;]", text) if line.strip()]
     names = {field.name for field in fields}
-    if all(match is not None and match[1] in names for match in pairs) and pairs:
-        return _each_once([(match[1], match[2]) for match in pairs if match is not None])
-    if len(fields) == 1:
-        return {fields[0].name: text}
-    raise _Misfit("write each field on its own line, as `name = value`")
+    pairs, how = list[tuple[str, str]](), "write each field on its own line, as `name = value`"
+    for line in filter(str.strip, re.split(r"[\n;]", text)):
+        match = _PAIR.fullmatch(line)
+        if match is None or match[1] not in names:
+            if len(fields) == 1:
+                return {fields[0].name: text}
+            raise _Misfit(how)
+        starts = [start for start in _FIELD_START.finditer(line) if start[1] in names]
+        if len(fields) == 1 or len(starts) == 1:
+            pairs.append((match[1], match[2]))
+            continue
+        ends = [*(start.start() for start in starts[1:]), len(line)]
+        values = [line[start.end() : end].strip(" \t\r,") for start, end in zip(starts, ends, strict=True)]
+        # "note=the amount: 5" may mean one field or two, so only plain values can share a line.
+        if len({start[2] for start in starts}) > 1 or any(len(value.split()) > 1 for value in values):
+            raise _Misfit(how)
+        pairs += zip((start[1] for start in starts), values, strict=True)
+    if not pairs and len(fields) > 1:
+        raise _Misfit(how)
+    return _each_once(pairs) if pairs else {fields[0].name: text}
 
 
-def _each_once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
+def _each_once(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
     """Return the fields of a form as a dictionary; raise an error if a field occurs twice."""
     values = dict[str, Json]()
     for name, value in pairs:

@@ -1,6 +1,6 @@
 """Cancels and interrupts queued and active runs in any process, and sends them decisions and input."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
@@ -9,7 +9,7 @@ from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRu
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit, thread_lock
-from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.completion import Completion, EndedRuns, Workers, commands_in
 from postroom.dispatch.core import Core
@@ -152,37 +152,48 @@ class Control:
             )
         return True
 
-    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that the run has not read yet, and reopen the question.
+    async def take_back_decision(
+        self,
+        thread_id: str,
+        run_id: str,
+        decision_id: str,
+        *,
+        beside: Collection[str] = (),
+        instead: Callable[[Transaction, AnsweredTicket], ToolCallResume | None] | None = None,
+    ) -> AnsweredTicket | None:
+        """Withdraw a decision that the run has not read yet, and return it; the question is open again.
 
-        Return False, without a change, if the run has read the decision or never got it.
+        `instead` may return a decision that closes the question in the same change; the question is then
+        returned with this decision. The threads `beside` are locked, so that `instead` can read them.
+
+        Return None, without a change, if the run has read the decision or never got it.
         """
 
-        def take_back(tx: Transaction) -> bool:
-            tx.lock(thread_lock(thread_id))
+        def take_back(tx: Transaction) -> AnsweredTicket | None:
+            tx.lock(*sorted(map(thread_lock, {thread_id, *beside})))
             run = tx.runs.threads.load_run(run_id)
             row = None if run is None else tx.runs.dispatches.load(run.dispatch_id or "")
             is_queued = row is not None and row.status is RunDispatchStatus.QUEUED
             if run is None or run.waiting is None or run.activation is None or row is None or not is_queued:
-                return False
-            kept_answered_tickets = tuple(
-                answered for answered in run.answered if answered.decision.decision_id != decision_id
-            )
-            if len(kept_answered_tickets) == len(run.answered):
-                return False
-            others = tuple(
-                decision
-                for decision in run.activation.seeded_decisions
-                if decision[1].decision_id != decision_id
-            )
+                return None
+            mine = [one for one in run.answered if one.decision.decision_id == decision_id]
+            if not mine:
+                return None
+            kept = [one for one in run.answered if one not in mine]
+            seeded = [one for one in run.activation.seeded_decisions if one[1].decision_id != decision_id]
+            closing = None if instead is None else instead(tx, mine[0])
+            if closing is not None:
+                mine = [replace(mine[0], decision=closing)]
+                kept += mine
+                seeded.append((mine[0].ticket.tool_call_id, closing))
+            activation = replace(run.activation, seeded_decisions=tuple(seeded))
             since = run.waiting.since_dispatch_id
-            activation = replace(run.activation, seeded_decisions=others)
-            run = replace(run, answered=kept_answered_tickets, activation=activation)
-            if not others and not activation.trigger_message_ids:  # the run continues for no other reason
+            run = replace(run, answered=tuple(kept), activation=activation)
+            if not seeded and not activation.trigger_message_ids:  # the run continues for no other reason
                 tx.runs.dispatches.cancel(row.dispatch_id)
                 run = replace(run, dispatch_id=since)
             tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run))
-            return True
+            return mine[0]
 
         return await self._core.observed(
             "take_back_decision", self._core.store.write(take_back, key=thread_id)

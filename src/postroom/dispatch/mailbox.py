@@ -23,7 +23,7 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import AnsweredTicket, RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import Accept
 from postroom.dispatch.completion import Completion, MailboxWorker, Workers
@@ -217,9 +217,23 @@ class Mailbox:
         """
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
-    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that the run has not read yet; return False if it has read the decision."""
-        return await self._control.take_back_decision(thread_id, run_id, decision_id)
+    async def take_back_decision(
+        self,
+        thread_id: str,
+        run_id: str,
+        decision_id: str,
+        *,
+        beside: Collection[str] = (),
+        instead: Callable[[Transaction, AnsweredTicket], ToolCallResume | None] | None = None,
+    ) -> AnsweredTicket | None:
+        """Withdraw a decision that the run has not read yet; return None if it has read the decision.
+
+        `instead` may return a decision that closes the question, which is otherwise open again. The threads
+        `beside` are locked, so that `instead` can read them.
+        """
+        return await self._control.take_back_decision(
+            thread_id, run_id, decision_id, beside=beside, instead=instead
+        )
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
         """Stream the events of the thread's active run to this reader; return False if there is none."""

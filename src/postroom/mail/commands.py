@@ -1584,7 +1584,7 @@ def _presentable(value: object) -> object:
 
 
 _EXACT: Final = frozenset({"acceptance", "action", "idempotency_key"})
-"""The texts of which a code fence around them is a part."""
+"""The texts of which a code fence around them is a part: an action is exactly what a yes permits."""
 _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "project_key": _plain_text,
     "human_key": _plain_text,

@@ -150,7 +150,7 @@ def folded(text: str) -> str:
 
 
 def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
-    """Return the text or the character class in a part of a name, or None for stars."""
+    """Return the text or the character class for which a lexeme of a pattern stands, or None for stars."""
     if lexeme[0] == "*":
         return None
     if lexeme == "?":

@@ -47,7 +47,7 @@ def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
 
 
 def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
-    """Return the error that no agent of the project has a name."""
+    """Return the error that the project has no agent with this name."""
     if name.startswith(PERSONS):
         return UnknownAgent(
             f"{shown(name)} is a person, but only an agent of {project.slug} can act here",

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from postroom.concurrency import SystemTimer
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import QuestionKind, schema_of
+from postroom.contracts.questions import NOBODY, QuestionKind, schema_of
 from postroom.contracts.quoting import exact, readable
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.mcp_server.answers import ToolAnswer, as_json, refused
@@ -41,6 +41,8 @@ CARDS: Final = "cards"
 _LOOK_MS: Final = 500
 _OPENS_MS: Final = 10_000
 """Milliseconds to wait until a question that was asked a moment ago is open."""
+_ENDS_MS: Final = 6_000
+"""Milliseconds to wait until a question ends whose deadline has passed."""
 MAX_WINDOWS: Final = 3
 """How often a question is shown in a window; it is shown again after an answer that is not valid."""
 _HEARTBEAT: Final = 30
@@ -119,6 +121,12 @@ class Windows:
             )
         except (StaleDecision, NotPermitted) as error:
             after = await self.look(asked, number)
+            ends_at = None if isinstance(error, NotPermitted) else question.expires_at
+            for _ in range(_ENDS_MS // 50 if ends_at is not None else 0):
+                if not isinstance(after, OpenQuestion):
+                    break
+                await self._timer.sleep(50)  # its deadline has passed, and the server is ending it
+                after = await self.look(asked, number)
             return told(after, first=True) if isinstance(after, GivenAnswer) else refused(error.as_dict())
         after = await self.look(asked, number)
         return told(after) if isinstance(after, GivenAnswer) else still_open(number)
@@ -159,7 +167,7 @@ class Windows:
                     ):
                         reason = {
                             "requestId": ids[-1],
-                            "reason": ("the question was answered in another place"),
+                            "reason": "the question was answered in another place, or has ended",
                         }
                         yield _line({"method": "notifications/cancelled", "params": reason})
                         waiting.set_result({"action": "cancel"})
@@ -192,15 +200,21 @@ def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
 
 
 def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
-    """Return the tool result with the answer.
+    """Return the tool result with the answer, or with the reason why the question ended without one.
 
-    `first` means that another person answered before the window did.
+    `first` means that the question ended before the window was answered.
     """
+    reply = {"question_id": given.number, "asked": True, "state": "closed"}
+    if given.is_closed:
+        return ToolAnswer(f"{as_json(reply)}\nNobody answered. The question is closed: {given.why}.", reply)
     word = {True: "yes", False: "no", None: ""}[given.approved]
-    answer = ": ".join(filter(None, (word, given.why)))
-    where = f", {given.where} before the window" if first else ""
-    reply = {"question_id": given.number, "asked": True, "state": "answered", "answer": answer}
-    return ToolAnswer(f"{as_json(reply)}\nA person answered{where}.", reply)
+    reply |= {"state": "answered", "answer": ": ".join(filter(None, (word, given.why)))}
+    if given.by == NOBODY:
+        which = "no" if given.approved is False else "the default of the question"
+        how = f"Nobody answered in time, so the answer is {which}"
+    else:
+        how = f"A person answered, {given.where} before the window" if first else "A person answered"
+    return ToolAnswer(f"{as_json(reply)}\n{how}.", reply)
 
 
 def still_open(number: str, why: str = "") -> ToolAnswer:

@@ -48,8 +48,9 @@ from postroom.log import get_logger
 from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
+from postroom.mail.waking.asking import closed_by_another
 from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where
-from postroom.mail.waking.prompts import ASKED, ASKING, agent_thread
+from postroom.mail.waking.prompts import ASKED, ASKING, ASKING_LANES, agent_thread, asking_thread
 from postroom.services.administration import (
     AnsweredQuestion,
     QuestionRecord,
@@ -204,7 +205,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or its answer, or None while it is still being asked.
+        """Return a question asked outside a run, or its answer or end, or None while it is still being asked.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -221,12 +222,7 @@ class QuestionService:
             for run, question in asked_in(runs):
                 if question.number == number:
                     return open_question(run, question, tx)
-            answers = (
-                self._given_answer(run, answered)
-                for run in runs
-                for answered in run.answered
-                if answered.is_answer
-            )
+            answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
             return next((answer for answer in answers if answer.number == number), None)
 
         return await self._store.read(look)
@@ -473,19 +469,29 @@ class QuestionService:
     async def take_back(self, slug: str, run_id: str, number: str) -> AnsweredTicket:
         """Withdraw an answer from a page or a notification and return it; the question is open again.
 
+        If the agent has asked the question again in another form since the answer, the former question is
+        closed instead, and is returned with the decision that closed it.
+
         Raises:
             StaleDecision: The agent already has the answer, or the question has no such answer.
         """
         run = await self._runs.stores.threads.load_run(run_id)
+        lanes = [] if run is None else _asking_lanes(run)
         answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
         for answered in answers:
             decision_id = answered.decision.decision_id
             is_here = decision_id.partition("/")[0] in CAN_TAKE_BACK
             is_meant = is_here and number_of(run_id, answered.ticket) == number
             if is_meant and run is not None:
-                mailbox = self._runs.mailbox
-                if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
-                    return answered
+                taken = await self._runs.mailbox.take_back_decision(
+                    run.thread_id,
+                    run_id,
+                    decision_id,
+                    beside=lanes,
+                    instead=lambda tx, answered: _closed_if_asked_again(tx, lanes, answered),
+                )
+                if taken is not None:
+                    return taken
         raise StaleDecision(
             f"the answer to question {number} cannot be withdrawn: the agent has already received it",
             value=number,
@@ -514,6 +520,31 @@ class QuestionService:
             and run.status is RunStatus.WAITING
             and not is_chat(run.thread_id),
         )
+
+
+def _asking_lanes(run: RunRecord) -> list[str]:
+    """Return the threads on which the agent of a run that asks outside a run may have asked again."""
+    agent, slug, _ = owner_of(run.thread_id)
+    is_outside = ASKING in run.thread_id
+    return [asking_thread(slug, agent, lane) for lane in range(ASKING_LANES)] if is_outside else []
+
+
+def _closed_if_asked_again(
+    tx: Transaction, lanes: Sequence[str], answered: AnsweredTicket
+) -> ToolCallResume | None:
+    """Return the decision that closes a question if its agent has asked it again since its answer."""
+    ticket, since = answered.ticket, answered.decision.updated_at
+    for lane in lanes:
+        asked = [entry.message for entry in tx.runs.messages.waiting(lane)]
+        for run in tx.runs.threads.latest_runs(lane, _NAMED):
+            if run.input is not None and run.created_at >= since:
+                named = tx.runs.messages.named(lane, run.input.trigger_message_ids)
+                asked += [record.message for record in named]
+        for message in asked:
+            number = (message.id or "").removeprefix(ASKED)
+            if number not in (message.id, ticket.ticket_id) and message.text() == ticket.reason:
+                return closed_by_another(owner_of(lane)[0], ticket, number, now=tx.now())
+    return None
 
 
 def home_of(slug: str) -> str:

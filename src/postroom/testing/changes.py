@@ -149,7 +149,7 @@ class CheckingEngine(Engine):
 
 
 class _HeldClock:
-    """A clock that can be stopped for a thread, so that both runs of a change see the same instant."""
+    """A clock that can be stopped for a thread. A change that runs twice then sees the same time twice."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -25,7 +25,7 @@ UNREAD: Final = 5
 async def control_room(site: Site, request: Request) -> Response:
     """Show a project's control room."""
     services, me = site.services, remembered_name(request)
-    done = choice(request, "done", ("", "yes", "no", "answered", "taken_back", "end", "share"))
+    done = choice(request, "done", ("", "yes", "no", "answered", "taken_back", "closed", "end", "share"))
     run_id, _, question = request.query_params.get("answered", "").partition("/")
     health = () if services is None else await services.runs.health()
 

@@ -47,6 +47,7 @@ _DONE: Final = (
     "seen",
     "snoozed",
     "taken_back",
+    "closed",
 )
 REVIEWS: Final = 10
 """Maximum number of tasks on the page that wait for a person's check, for each project."""

@@ -85,7 +85,10 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
             return site.done(request, form.home(done="snoozed"))
         return see(_back(slug, form))
     if form.do == "take_back":
-        typed = _typed_again(form, await asking.take_back(slug, run_id, number))
+        taken = await asking.take_back(slug, run_id, number)
+        if not taken.is_answer:
+            return site.done(request, _back(slug, form, done="closed"))
+        typed = _typed_again(form, taken)
         if typed is not None:  # on another page, the words would be lost
             return await refused(site, request, slug, typed, None)
         return site.done(request, _back(slug, form, done="taken_back"))

@@ -145,7 +145,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
         bodies=await site.markdown.render(page.values["said"], references=page.values["named"]),
         gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
-        done=choice(request, "done", ("", "taken_back", "cancel", "replay", "discard", "hasten")),
+        done=choice(request, "done", ("", "taken_back", "closed", "cancel", "replay", "discard", "hasten")),
     )
 
 

@@ -147,8 +147,8 @@ def forget(client: Client, target: SetupScope) -> None:
 
     Otherwise, the client would list a marketplace whose folder no longer exists.
 
-    The client also deletes every entry with the name of the marketplace from its file. If the file has such
-    an entry, it belongs to the user, so do nothing.
+    The client also deletes every entry with the name of the marketplace from its file. If the file has an
+    entry with that name, the entry belongs to the user, so do nothing.
     """
     switched = switch(client, target)
     if switched is None or _is_any_there(*switched):

@@ -124,7 +124,7 @@ class Steering(ABC):
     def tell(self, text: str) -> str | None:
         """Send a message to the program.
 
-        Return the program's name for the message, or None if the program accepts no messages now.
+        Return the id that the program gives to the message, or None if the program accepts no messages now.
         """
 
     @abstractmethod

@@ -642,7 +642,7 @@ class BasePlatformAdapter(ABC):
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
         """Process an update that the platform sends only once. Retry after a failure.
 
-        Later updates wait until the update has been processed.
+        The updates after this update wait until it has been processed.
         """
         attempt = 0
         passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)

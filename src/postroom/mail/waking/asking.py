@@ -11,7 +11,7 @@ from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
-from postroom.contracts.runs import OnTimeout
+from postroom.contracts.runs import OnTimeout, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
@@ -174,17 +174,22 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
         run,
         ticket,
     ) in same:  # the action or the kind of answer differs, so nobody may answer this question
-        closed = ToolCallResume(
-            decision_id=f"{ASKED_AGAIN}/{ticket.ticket_id}/{number}",
-            action=ResumeDecisionAction.CANCEL,
-            reason=f"{agent.name} has asked this again as question {number}",
-            updated_at=context.now,
-            by=NOBODY,
-        )
+        closed = closed_by_another(agent.name, ticket, number, now=context.now)
         told = Message.user(closed.reason or "", id=f"{ASKED_AGAIN}-{number}")
         again = replace(mode, target_run_id=run.run_id)
         context.waking.accept(run.thread_id, told, again, [(ticket.tool_call_id, closed)])
     return {"question_id": number, "asked": True}
+
+
+def closed_by_another(name: str, ticket: RunWaitingTicket, number: str, *, now: int) -> ToolCallResume:
+    """Return the decision that closes a question that the agent has asked again as question `number`."""
+    return ToolCallResume(
+        decision_id=f"{ASKED_AGAIN}/{ticket.ticket_id}/{number}",
+        action=ResumeDecisionAction.CANCEL,
+        reason=f"{name} has asked this again as question {number}",
+        updated_at=now,
+        by=NOBODY,
+    )
 
 
 def _threads(home: Project, agent: Agent, number: str) -> list[str]:

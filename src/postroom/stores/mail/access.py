@@ -407,7 +407,7 @@ class WakingReads:
         return {run.thread_id: run for run in runs}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return the state of each message in runs, keyed by message and recipient."""
+        """Return the states of the runs that were given these messages, keyed by message and recipient."""
         runs: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             run = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))

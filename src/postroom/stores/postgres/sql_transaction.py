@@ -128,8 +128,8 @@ class PostgresTransaction(SqlTransaction):
 
         `stale` contains the names of the locks of changes that were completed since its last run.
 
-        The answers to its earlier queries may have changed. Answers about the thread of the change stay valid
-        if it shares only the lock of the limits with those changes.
+        The answers to the earlier queries of this change may have changed. Answers about the thread of this
+        change stay valid if this change shares only the lock of the limits with the completed changes.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.

@@ -207,7 +207,7 @@ class Readers:
     """Runs reads in threads, each in a read transaction."""
 
     def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
-        """Create the readers; with `files`, no connection is opened after others changed the files."""
+        """Create the readers. With `files`, they open no connection after another program changed them."""
         self._path = path
         self._files = files
         self._own = threading.local()

@@ -38,7 +38,7 @@ def lacking_tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to rebuild; empty if there are other faults, or an index may have extra rows."""
+    """Return the indexes to rebuild; none if there are other faults, or if an index may have extra rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MAX_ROWS})"):
         if match := _LACKS.fullmatch(fault):
