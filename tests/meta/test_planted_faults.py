@@ -124,7 +124,7 @@ FAULTS = {
     ),
     "15 two instances that recover write one dispatch twice": Planted(
         "dispatch/recovery.py",
-        "            return 0  # another instance was faster\n",
+        "            return 0  # another process was faster\n",
         "            return 1\n",
         f"{MAILBOX}/test_recovery.py::test_a_dispatch_that_another_instance_writes_meanwhile_is_written_and_counted_once",
     ),

@@ -11,8 +11,7 @@ from postroom.app.model_agents import ModelAgents
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runners import AnyRunner, HttpRunner, RunnerKind, written_runner
-from postroom.contracts.runs import RunRecord
-from postroom.contracts.waking import AGENT_THREAD, agent_of
+from postroom.contracts.runs import AGENT_THREAD, RunRecord, agent_of
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects

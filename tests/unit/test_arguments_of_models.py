@@ -39,7 +39,6 @@ UNDERSTOOD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {
             **{**MESSAGE, "to": ' ["Ben", "Cyd"]\n', "subject": ["s"], "importance": " High"},
             **{"cc": None, "bcc": "", "broadcast": None, "attachments": json.dumps(TEXT_FILE)},
-            "idempotency_key": "",
         },
         {**MESSAGE, "to": ["Ben", "Cyd"], "importance": "high", "attachments": [TEXT_FILE]},
     ),
@@ -73,12 +72,7 @@ async def test_an_argument_in_a_form_that_models_write_is_taken_as_it_is_meant(
 
 @each_row(
     "changes",
-    [
-        {"to": '["\\ud800"]'},
-        {"to": '["Ben", 5'},
-        {"attachments": "[" * 50_000},
-        {"idempotency_key": "k" * 201},
-    ],
+    [{"to": '["\\ud800"]'}, {"to": '["Ben", 5'}, {"attachments": "[" * 50_000}, {"idempotency_key": ""}],
 )
 async def test_an_argument_whose_meaning_is_not_plain_is_refused(
     client: Client[Any], edge: Edge, changes: dict[str, Any]

@@ -45,8 +45,8 @@ from postroom.contracts.runners import (
     read_runner,
     written_runner,
 )
+from postroom.contracts.runs import AGENT_THREAD, agent_of
 from postroom.contracts.signing import MIN_SECRET_LENGTH
-from postroom.contracts.waking import AGENT_THREAD, agent_of
 from postroom.dispatch.routing import JoinedEffects, SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor

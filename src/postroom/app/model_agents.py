@@ -14,7 +14,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.quoting import one_line
 from postroom.contracts.records import replace
 from postroom.contracts.runners import ModelRunner, Runners
-from postroom.contracts.waking import agent_of
+from postroom.contracts.runs import agent_of
 from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION
 from postroom.ports import RunControl

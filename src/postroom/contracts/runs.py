@@ -12,6 +12,7 @@ The status of a run changes only along these arrows; it does not depend on the d
 from collections.abc import Sequence
 from enum import StrEnum
 from json import dumps
+from typing import Final
 
 from postroom.contracts.activation import RunActivationSnapshot
 from postroom.contracts.errors import (
@@ -25,6 +26,20 @@ from postroom.contracts.messages import Json, Message, SeqRange
 from postroom.contracts.questions import NOBODY, YES_OR_NO, Asked
 from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
+
+AGENT_THREAD: Final = "agent:"
+"""The beginning of the names of threads of agents' runs."""
+LANE: Final = "#"
+"""The separator before the number of a lane; it cannot occur in an agent's name."""
+
+
+def agent_of(thread_id: str) -> tuple[str, str] | None:
+    """Return the slug and the name of the agent to which a thread belongs, or None for other threads."""
+    if not thread_id.startswith(AGENT_THREAD):
+        return None
+    slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
+    name = name.partition(LANE)[0]
+    return (slug, name) if slash and slug and name else None
 
 
 class RunStatus(StrEnum):
@@ -346,16 +361,20 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             updated_at=max(now, self.updated_at),
         )
 
+    def _closing(self, termination: TerminationReason, *, now: int) -> tuple[AnsweredTicket, ...]:
+        """Return the answers of the run, and its open questions as closed by its end."""
+        closed = [AnsweredTicket.closed(ticket, termination, now=now) for ticket in self.open_tickets]
+        return (*self.answered, *closed)
+
     def ended(
         self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
     ) -> "RunRecord":
         """Return a copy of the run that has ended for this reason."""
         text = termination.value if termination.type is TerminationKind.ERROR else None
-        closed = [AnsweredTicket.closed(ticket, termination, now=now) for ticket in self.open_tickets]
         return replace(
             self,
             status=RunStatus.DONE,
-            answered=(*self.answered, *closed),
+            answered=self.answered if self.waiting is None else self._closing(termination, now=now),
             termination=termination,
             error=text or self.error,
             waiting=None,

@@ -20,20 +20,6 @@ from postroom.contracts.questions import YES_OR_NO, Asked
 from postroom.contracts.runs import OnTimeout, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
 
-AGENT_THREAD: Final = "agent:"
-"""The beginning of the names of threads of agents' runs."""
-LANE: Final = "#"
-"""The separator before the number of a lane; it cannot occur in an agent's name."""
-
-
-def agent_of(thread_id: str) -> tuple[str, str] | None:
-    """Return the slug and the name of the agent to which a thread belongs, or None for other threads."""
-    if not thread_id.startswith(AGENT_THREAD):
-        return None
-    slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
-    name = name.partition(LANE)[0]
-    return (slug, name) if slash and slug and name else None
-
 
 class ChangeUndone(Exception):
     """Raised to roll back a change on purpose; the caller then does something else."""

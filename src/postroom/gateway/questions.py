@@ -11,9 +11,9 @@ from postroom.contracts.plain_answers import check_person_name
 from postroom.contracts.questions import NOBODY, Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.runs import RunStatus, agent_of
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import QUESTION_NUMBER, agent_of
+from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import DEFAULT_AGENT
 from postroom.gateway.replies import Question, agent_on, how_to_answer, is_chat, question_of

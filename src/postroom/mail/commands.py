@@ -1293,7 +1293,10 @@ def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict
                 normal[field.name] = form
                 break
         else:
-            if not field.required and (value is None or value == ""):
+            # An empty key is a mistake of the caller: without a key, a repeated call would be performed
+            # twice.
+            is_empty = value == "" and field.name != "idempotency_key"
+            if not field.required and (value is None or is_empty):
                 del normal[field.name]
             elif isinstance(value, str) and re.fullmatch(r"\s*\d[\d\s,;]*", value) and _fits([1], field.type):
                 # The error then names the number that is no id, and not the type of the argument.
@@ -1583,7 +1586,7 @@ def _presentable(value: object) -> object:
     return value if isinstance(value, int | float | bool | None) else type(value).__name__
 
 
-_EXACT: Final = frozenset({"acceptance", "action", "idempotency_key"})
+_EXACT: Final = frozenset({"acceptance", "action"})
 """The texts of which a code fence around them is a part: an action is exactly what a yes permits."""
 _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "project_key": _plain_text,
@@ -1596,7 +1599,6 @@ _CLEANED: Final[Mapping[str, Callable[[object], object]]] = {
     "acceptance": _plain_acceptance,
     "action": _unless_blank,
     "choices": _plain_choices,
-    "idempotency_key": _unless_blank,
     "agent_name": _plain_name,
     "sender_name": _plain_name,
     "requester": _plain_name,

@@ -11,8 +11,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.limits import Budget
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.waking import AGENT_THREAD, agent_of
+from postroom.contracts.runs import AGENT_THREAD, RunRecord, RunStatus, agent_of
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics

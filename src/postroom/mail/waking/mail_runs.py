@@ -28,10 +28,11 @@ from postroom.contracts.runs import (
     TerminationKind,
     TerminationReason,
     WaitingReason,
+    agent_of,
 )
 from postroom.contracts.tasks import TASK_THREAD
 from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
-from postroom.contracts.waking import Accept, AskedQuestion, MessageRun, agent_of
+from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
 from postroom.log import get_logger
 from postroom.mail.context import Rules, WriteContext
 from postroom.mail.notes import notes_to_give

@@ -15,9 +15,9 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
 from postroom.contracts.questions import MAX_TEXT_LENGTH, NOBODY, Answerer, Given, decision_on
 from postroom.contracts.quoting import one_line, quoted
-from postroom.contracts.runs import RunRecord, RunWaitingTicket
+from postroom.contracts.runs import RunRecord, RunWaitingTicket, agent_of
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import agent_of, number_of
+from postroom.contracts.waking import number_of
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
 from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, lane_of
 from postroom.stores.mail.access import RecordReads

@@ -15,10 +15,9 @@ from zlib import crc32
 from postroom.contracts.mail import Message
 from postroom.contracts.questions import YES_OR_NO
 from postroom.contracts.quoting import between, one_line, quoted, readable
-from postroom.contracts.runs import RunWaitingTicket
+from postroom.contracts.runs import AGENT_THREAD, LANE, RunWaitingTicket
 from postroom.contracts.tasks import Task
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import AGENT_THREAD, LANE
 
 MESSAGE = "mail-"
 """The prefix of the id of a mail message on its recipient's thread. The number of the message follows."""

@@ -23,10 +23,10 @@ from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import RunRecord, agent_of
 from postroom.contracts.tasks import TASK_THREAD, place_in_message
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import Accept, ThreadsNeeded, agent_of
+from postroom.contracts.waking import Accept, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
