@@ -229,6 +229,8 @@ async def test_all_kinds_of_work_at_the_same_time_keep_every_rule(stores: RunSto
             with suppress(StateError, StaleClaim):
                 await _one_thing(stores, number + turn, thread, f"{number}-{turn}")
 
+    for thread in threads:  # a commit with a claim does not create its thread
+        await stores.coordinator.commit(_step(thread, f"first-{thread}"))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for number in range(TOGETHER // 2):
             group.create_task(work(number))
