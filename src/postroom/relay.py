@@ -1,4 +1,4 @@
-"""The relay performs the effects of the outbox at least once, by one handler for each kind of effect.
+"""The relay performs the effects of the outbox at least once; each kind of effect has one handler.
 
     hint or poll ─▶ due effects, by kind and target ─▶ claimed in one change ─▶ performed
                       └ in a pause after a failure,         ├─▶ done: its end, and the handler's rows

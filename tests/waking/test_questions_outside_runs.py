@@ -276,7 +276,8 @@ async def test_an_answer_that_came_before_the_question_was_asked_again_stays_the
     assert [one["number"] for one in await room.questions.questions()] == [second]
 
 
-async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_closes_the_former_one(room):
+async def answered_and_asked_again(room) -> tuple[tuple[str, str, str], str]:
+    """Let the agent ask again after an answer that can be taken back; return the former place, and the new number."""
     room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
     first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
     await room.turn()
@@ -284,11 +285,17 @@ async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_c
     place = SLUG, shown["run_id"], first
     await room.questions.decide(*place, Given(value=True, by=person("ana"), at=PAGES))
     second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    return place, second
+
+
+async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_closes_the_former_one(room):
+    place, second = await answered_and_asked_again(room)
+    _, run_id, first = place
     await room.turn()
     async with room.browser() as browser:
         page = f"/p/{SLUG}/questions"
         token = hidden((await browser.get(page)).text, "form_token")
-        fields = (("form_token", token), ("run", shown["run_id"]), ("number", first), ("do", "take_back"))
+        fields = (("form_token", token), ("run", run_id), ("number", first), ("do", "take_back"))
         taken = await post(browser, page, *fields)
         assert (taken.status_code, place_of(taken)) == (303, f"{page}?done=closed")
         assert "the former question is closed" in (await browser.get(taken.headers["location"])).text
@@ -304,13 +311,7 @@ async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_c
 
 
 async def test_an_answer_is_taken_back_before_the_run_of_the_question_that_replaces_it_has_started(room):
-    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
-    first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
-    await room.turn()
-    [shown] = await room.questions.questions()
-    place = SLUG, shown["run_id"], first
-    await room.questions.decide(*place, Given(value=True, by=person("ana"), at=PAGES))
-    second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    place, second = await answered_and_asked_again(room)
     await room.questions.take_back(*place)
     await room.turn()
     assert [one["number"] for one in await room.questions.questions()] == [second]

@@ -321,7 +321,7 @@ def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
 
 
 def _quote(head: str, text: str) -> str:
-    """Format text by somebody other than the sender as a quotation."""
+    """Format the text of another person as a quotation."""
     return f"{head}:\n" + "\n".join(f"> {one_line(line)}" for line in text.splitlines())
 
 

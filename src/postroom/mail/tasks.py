@@ -223,10 +223,8 @@ def _view(
     whole: bool,
 ) -> TaskView:
     is_over = task.lease_ends_at is not None and task.lease_ends_at <= now
-    assignee, reason = (
-        task.assignee,
-        f"its lease ended at {maybe_iso(task.lease_ends_at)}" if is_over else task.reason,
-    )
+    assignee = task.assignee
+    reason = f"its lease ended at {maybe_iso(task.lease_ends_at)}" if is_over else task.reason
     if assignee.startswith(AGENT):
         assignee = names.get(int(assignee.removeprefix(AGENT)), "?")
     if task.assignee in retired and task.state in ("ready", "waiting", "blocked"):

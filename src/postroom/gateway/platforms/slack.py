@@ -360,7 +360,7 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
     )
     """The slash command. The word after it is postroom's command: `/postroom stop` means `/stop`."""
     reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, which is a session of its own."""
+    """Whether each message in a channel begins a thread with a separate session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

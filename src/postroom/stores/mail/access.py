@@ -225,7 +225,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Record that messages were deleted, by one entry in each log that contains some of them."""
+        """Add one entry about deleted messages to each log that contains some of them."""
         by_project = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in by_project[project_id]:
