@@ -110,11 +110,13 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
 
 def _ended(answered: AnsweredTicket, *, is_delivered: bool) -> AskedView:
     """Return how a question ended, with its answer if nobody can withdraw the answer any more."""
-    number, state = answered.ticket.ticket_id, "answered" if answered.is_answer else "closed"
-    view: AskedView = {"question_id": number, "asked": False, "state": state}
-    if answered.is_answer and is_delivered:
-        view["answer"] = decision_told(answered.decision)
-    return view
+    number = answered.ticket.ticket_id
+    if not answered.is_answer:
+        return {"question_id": number, "asked": False, "state": "closed"}
+    if not is_delivered:
+        return {"question_id": number, "asked": False, "state": "answered"}
+    answer = decision_told(answered.decision)
+    return {"question_id": number, "asked": False, "state": "answered", "answer": answer}
 
 
 def _find_run(context: WriteContext, asked: AskPerson) -> str:
