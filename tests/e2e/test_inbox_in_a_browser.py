@@ -319,7 +319,7 @@ def test_ten_tasks_take_the_clicks_that_the_design_allows(
         lena.shows("Stopping…")
 
     def retry_all() -> None:
-        lena.click(button("Replay all 3"))
+        lena.click(button("Retry all 3"))
         lena.shows("The runs start again.")
 
     def write_to_two() -> None:

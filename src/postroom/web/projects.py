@@ -5,7 +5,7 @@ Two cookies in the browser store which rows are hidden until when, and when the 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -26,10 +26,11 @@ from postroom.services.floor import HOUR, LEASES
 from postroom.services.questions import MAX_COUNTED, place_in_list
 from postroom.stores.store import Transaction
 from postroom.web.forms import PlacedForm, read_form
-from postroom.web.frame import MAX_REVIEWS
+from postroom.web.frame import MAX_REVIEWS, Frame, faces_of
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name, see
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
+from postroom.web.wording import folder_name
 
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
@@ -126,8 +127,16 @@ async def projects(site: Site, request: Request) -> Response:
             inbox = _inbox(services, tx, page.rows, overlaps, later, me)
             inbox |= _asked(services, tx, asked_after)
             inbox["to_settle"] += inbox["asked_in_all"]
+        slugs = {one.project for part in ("asked", "snoozed", "active") for one in inbox.get(part, ())}
+        slugs |= {one.project for _, one in inbox.get("failed", ())}
+        others = filter(None, map(mail.project, slugs - {project.slug for project in page.rows}))
+        shown = {project.slug: project for project in (*page.rows, *others)}
+        slugs |= {slug for _, (slug, _) in inbox.get("clashes", ())}
+        slugs |= {inbox["slugs"][one.project_id] for one in inbox.get("finished", ())}
+        people = mail.project(PEOPLE_KEY)
         return Shown(
             {
+                "names": _names(shown.values()),
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
@@ -135,6 +144,10 @@ async def projects(site: Site, request: Request) -> Response:
                 **inbox,
             },
             now,
+            frame=Frame(
+                faces={} if people is None else faces_of(mail, people),
+                faces_in={slug: faces_of(mail, shown[slug]) for slug in slugs if slug in shown},
+            ),
         )
 
     await site.settle()
@@ -156,6 +169,13 @@ async def projects(site: Site, request: Request) -> Response:
     if services is not None and "part" not in request.query_params:
         _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
     return page
+
+
+def _names(projects: Collection[Project]) -> dict[str, str]:
+    """Return the name of each project's folder, or its slug if another folder has that name, by slug."""
+    names = {project.slug: folder_name(project.human_key) for project in projects}
+    many = Counter(names.values())
+    return {slug: name if many[name] == 1 else slug for slug, name in names.items()}
 
 
 def _inbox(
@@ -316,7 +336,7 @@ async def home(site: WorkingSite, request: Request) -> Response:
         return _hidden(site, request, form, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
-            f"you can replay or discard 1 to {AT_ONCE} dead letters at once",
+            f"you can retry or dismiss 1 to {AT_ONCE} dead letters at once",
             value=form.do[:40],
             remedy="reload the page, and use a button on it",
         )

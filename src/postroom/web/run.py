@@ -100,7 +100,10 @@ async def run(site: WorkingSite, request: Request) -> Response:
         if named != work.run_id or output != "end":
             return {"work": work}
         story = services.runs.story(tx, work.run_id)
-        answers = _answers(tx.mail, project, work.run_id, story.prompts)
+        sent = _sent(tx.mail, project, work.run_id, story.prompts)
+        # A message that a run sends before its end asks a question.
+        ended = work.finished_at
+        answers = [row for row in sent if ended is not None and row.created_at >= ended]
         messages = [step.message for step in story.steps if step.message]
         shown = {message.id for message in conversation.here(tx.mail, project, messages)}
         story, repeated = _told_once(story, answers, shown)
@@ -113,6 +116,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "work": work,
             "story": story,
             "answers": answers,
+            "asking": {row.id for row in sent} - {row.id for row in answers},
             "shown": shown,
             "told": repeated,
             "said": texts,
@@ -282,8 +286,8 @@ def _same(text: str, answer: str) -> bool:
     return lines(text).strip() == lines(answer).strip()
 
 
-def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[Message]) -> list[Message]:
-    """Return the messages of this project that contain the result of a run, on the threads of its mail."""
+def _sent(reads: MailReads, project: Project, run_id: str, prompts: Sequence[Message]) -> list[Message]:
+    """Return the messages with a run's questions or result, on the threads of its mail in this project."""
     first: dict[str, int] = {}
     for prompt in prompts:
         first[prompt.thread_id] = min(prompt.id, first.get(prompt.thread_id, prompt.id))
@@ -292,5 +296,5 @@ def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[
         for thread_id, message in first.items()
         for reply in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
-    answers = reads.answers_among(run_id, [reply.id for reply in behind])
-    return [reply for reply in behind if reply.id in answers]
+    sent = reads.answers_among(run_id, [reply.id for reply in behind])
+    return [reply for reply in behind if reply.id in sent]
