@@ -241,8 +241,8 @@ async def test_two_people_at_once_are_one_answer(room):
         (
             {"on_timeout": "cancel"},
             "closed",
-            "no answer came in time",
-            "<b>Nobody answered</b>: <bdi>no answer came in time</bdi>",
+            "no answer came in time, so the run was cancelled",
+            "<b>Nobody answered</b>: <bdi>no answer came in time, so the run was cancelled</bdi>",
         ),
     ],
 )
@@ -257,7 +257,8 @@ async def test_a_question_that_nobody_answers_in_time_is_not_shown_as_answered(
     page = (await browser.get(QUESTIONS)).text
     lately = page[page.index("Recently answered or closed") :]
     assert re.search(
-        rf'<span class="badge \w+">{badge}</span>\s+<span class="soft under"><bdi>{re.escape(answer)}<', lately
+        rf'<span class="badge \w+">{badge}</span>\s+<span class="soft under"><bdi>{re.escape(answer)}<',
+        lately,
     )
     assert "in words" not in lately
     assert told in (await browser.get(f"{RUNS}/{dict(fields)['run']}")).text

@@ -133,6 +133,7 @@ async def projects(site: Site, request: Request) -> Response:
         shown = {project.slug: project for project in (*page.rows, *others)}
         slugs |= {slug for _, (slug, _) in inbox.get("clashes", ())}
         slugs |= {inbox["slugs"][one.project_id] for one in inbox.get("finished", ())}
+        slugs |= {inbox["slugs"].get(one.message.project_id, "") for one in inbox.get("mine", ())}
         people = mail.project(PEOPLE_KEY)
         return Shown(
             {

@@ -1,4 +1,5 @@
 const PATIENCE = 250;
+const AIM = 1_500;
 const RETRY = 2_000;
 
 const body = document.body;
@@ -46,7 +47,8 @@ function changeChildren(old, fresh, rows) {
   while (place) drop(next());
 }
 
-// A row with a field in use or typed text stays, a part with a selection stays whole; a button says "1 new".
+// A row with a field in use or typed text stays. A part with a selection, or with a button to which the pointer has just
+// moved, stays whole, so that no other button comes under the pointer. A button says "1 new".
 
 const differs = (field) =>
   field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
@@ -54,10 +56,14 @@ const differs = (field) =>
       : field.type !== "hidden" && field.value !== field.defaultValue;
 
 const FIELDS = "input, textarea, select";
+let aimedAt = 0;
+for (const kind of ["pointermove", "pointerdown"]) addEventListener(kind, () => (aimedAt = Date.now()));
 
 function used(part) {
+  const isAimed = Date.now() - aimedAt < AIM && one(":is(button, summary, a):hover", part);
+  if (isAimed) setTimeout(letGo, AIM);
   const chosen = getSelection(), fields = all(FIELDS, part).filter((field) => field === document.activeElement || differs(field));
-  return !chosen.isCollapsed && part.contains(chosen.anchorNode) ? [part, ...fields] : fields;
+  return isAimed || (!chosen.isCollapsed && part.contains(chosen.anchorNode)) ? [part, ...fields] : fields;
 }
 
 function plain(part) {
@@ -407,5 +413,11 @@ addEventListener("keydown", (event) => {
   if (press(event.key)) event.preventDefault();
 });
 
+// The keyboard continues at the report of what was done.
+const report = one("main .note[role]");
+if (report) {
+  report.tabIndex = -1;
+  report.focus({ preventScroll: true });
+}
 settled();
 tellNeeds();
