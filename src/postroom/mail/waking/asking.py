@@ -11,6 +11,7 @@ from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
+from postroom.contracts.runners import MAX_RUNS_AT_ONCE
 from postroom.contracts.runs import OnTimeout, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, question_number
@@ -18,8 +19,15 @@ from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting, acting_active, find_address, find_person
 from postroom.mail.projects import HUMAN, PERSONS, full_address
-from postroom.mail.waking.open_questions import ASKED_AGAIN
-from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, decision_told, messages_named
+from postroom.mail.waking.open_questions import ASKED_AGAIN, retired
+from postroom.mail.waking.prompts import (
+    ASKED,
+    ASKING_LANES,
+    agent_thread,
+    asking_thread,
+    decision_told,
+    messages_named,
+)
 
 STARTER: Final = "starter"
 """The address of the person or agent who wrote the message that started the run."""
@@ -190,6 +198,26 @@ def closed_by_another(name: str, ticket: RunWaitingTicket, number: str, *, now: 
         updated_at=now,
         by=NOBODY,
     )
+
+
+def close_questions(context: WriteContext, home: Project, agent: Agent) -> None:
+    """Cancel the waiting runs of an agent that was retired, which closes their questions.
+
+    A run that has an answer continues with it.
+
+    Raises:
+        ThreadsNeeded: The change must be repeated with the threads of these runs.
+    """
+    if context.waking is None:
+        return
+    lanes = [agent_thread(home.slug, agent.name, lane) for lane in range(MAX_RUNS_AT_ONCE)]
+    waiting = context.tx.waiting_runs([*lanes, *_threads(home, agent, "0")])
+    idle = {
+        thread: run
+        for thread, run in waiting.items()
+        if run.open_tickets and run.waiting and run.waiting.since_dispatch_id == run.dispatch_id
+    }
+    context.waking.accept.cancel_all(idle, retired(agent.name))
 
 
 def _threads(home: Project, agent: Agent, number: str) -> list[str]:
