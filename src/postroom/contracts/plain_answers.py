@@ -8,6 +8,8 @@ from unicodedata import normalize
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.quoting import one_line, quoted
 
+HUMAN: Final = "human:"
+"""The prefix of the address of a person."""
 MAX_NAME_LENGTH: Final = 64
 """Maximum number of characters in the name of a person who answers."""
 _NOT_PEOPLE: Final = ("postroom", "system")
@@ -27,9 +29,14 @@ _APPROVES: Final = re.compile(
 """Matches an English word of approval, also in quotation marks or Markdown."""
 
 
-def approves(text: str) -> bool:
-    """Return whether a text begins with a word of approval, which must not be the default answer."""
-    return _APPROVES.fullmatch(fold_case(text)) is not None
+def approves(text: str, *, among: Iterable[str] = ()) -> bool:
+    """Return whether a text begins with a word of approval, which must not be the default answer.
+
+    The choice `y` approves nothing if all choices are single letters and none of them is `n`: x, y and z.
+    """
+    choices = [fold_case(choice) for choice in among]
+    are_letters = bool(choices) and all(len(choice) == 1 and choice != "n" for choice in choices)
+    return not are_letters and _APPROVES.fullmatch(fold_case(text)) is not None
 
 
 def plain_yes_no(text: str) -> bool | None:
@@ -38,14 +45,24 @@ def plain_yes_no(text: str) -> bool | None:
     return None if plain is None else plain["yes"] is not None
 
 
+def person_name(written: str) -> str:
+    """Return the name of a person whom somebody named by the name alone or by the address `human:name`."""
+    name = written.strip()
+    return name[len(HUMAN) :].strip() if name.casefold().startswith(HUMAN) else name
+
+
 def check_person_name(name: str, *, asker: str = "") -> str:
-    """Return the name of a person who answers, without surrounding spaces; `asker` is the agent that asks.
+    """Return the name of a person who answers, without `human:`; `asker` is the agent that asks.
 
     Raises:
-        InvalidArgument: The name is too long, contains a control character or another hidden character, or
-            looks like the name of the server or of `asker`.
+        InvalidArgument: The name is too long, contains a control character or another hidden character, looks
+            like the name of the server or of `asker`, or consists only of `human:`.
     """
-    plain = name.strip()
+    plain = person_name(name)
+    if name.strip() and not plain:
+        raise InvalidArgument(
+            f"{quoted(name.strip())} contains no name", value=name, remedy="pass your name: kim, or human:kim"
+        )
     if len(plain) > MAX_NAME_LENGTH or one_line(plain) != plain:
         has = (
             f"is longer than {MAX_NAME_LENGTH}"
@@ -57,7 +74,7 @@ def check_person_name(name: str, *, asker: str = "") -> str:
             value=one_line(plain[:MAX_NAME_LENGTH]),
             remedy=f"pass your name in 1 to {MAX_NAME_LENGTH} visible characters on one line",
         )
-    bare = fold_case(plain).removeprefix("human:").partition("@")[0].strip()
+    bare = fold_case(plain).partition("@")[0].strip()
     if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
         raise InvalidArgument(
             f"{quoted(plain)} is the name of the server or of the agent that asks, not of a person",

@@ -9,6 +9,7 @@ from msgspec import to_builtins
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownAgent
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
+from postroom.contracts.plain_answers import HUMAN
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.runners import MAX_RUNS_AT_ONCE
@@ -18,7 +19,7 @@ from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting, acting_active, find_address, find_person
-from postroom.mail.projects import HUMAN, PERSONS, full_address
+from postroom.mail.projects import PERSONS, full_address
 from postroom.mail.waking.open_questions import ASKED_AGAIN, retired
 from postroom.mail.waking.prompts import (
     ASKED,
@@ -316,7 +317,7 @@ def _address(context: WriteContext, written: str, home: Project, run_id: str) ->
                 "name a person (human:NAME), operator or starter, or leave out `to`: then anyone may answer"
             )
             with suppress(UnknownAgent):
-                _, named = find_person(context.tx, context.projects, f"{HUMAN}{written}")
+                _, named = find_person(context.tx, context.projects, written)
                 remedy = f"for the person, write {HUMAN}{named.name}"
             raise UnknownAgent(error.message, value=written, remedy=remedy, details=error.details) from error
     numbers = _starters(context, run_id)
