@@ -412,7 +412,11 @@ async def test_silence_cannot_be_given_the_meaning_of_an_approval(room, kind, de
 
 @pytest.mark.parametrize("surface", [on_page, over_http])
 @pytest.mark.parametrize(
-    "by", ["ev\nil\x1b[31m", "ana\u202e", "an\u200ba", "Ash", " ash", f"Ash@{SLUG}", "postroom", "System"]
+    "by",
+    [
+        *("ev\nil\x1b[31m", "ana\u202e", "an\u200ba", "Ash", " ash", f"Ash@{SLUG}", "postroom", "System"),
+        *("\u0410sh", "A\u0455h", "\u0391\u0405\u041d", "human:\uff21\u0455h", "\u0440\u043estroom"),
+    ],
 )
 async def test_nobody_answers_or_snoozes_under_a_hidden_name_or_that_of_the_asker_or_the_server(
     room, surface, by
@@ -425,6 +429,14 @@ async def test_nobody_answers_or_snoozes_under_a_hidden_name_or_that_of_the_aske
     assert (await waiting(room))[1] == question
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is None
+
+
+@pytest.mark.parametrize("by", ["Анна", "Νίκος", "Ásh", "김민준", "Ash-Shams", "O'Ash", "Ашот K."])
+async def test_people_answer_under_names_of_every_script(room, by):
+    _, question = await asked(room)
+    await room.questions.answer(question.number, "yes", by=by)
+    await room.turn()
+    assert (await room.questions.show(question.number))["answered_by"] == by
 
 
 async def test_a_text_answer_keeps_its_lines_and_none_looks_like_a_line_of_the_message(room):
