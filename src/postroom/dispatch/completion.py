@@ -698,7 +698,8 @@ class Completion:
         answer = ended = None
         if run is not None and (is_cancelled or is_left_open(run, dispatch)):
             run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
-            if run.open_tickets and core.effects and (why := core.effects.why_not_wait(tx, run)):
+            is_asking = run.waiting is not None and run.waiting.tickets
+            if is_asking and core.effects and (why := core.effects.why_not_wait(tx, run)):
                 result = replace(result, termination=TerminationReason.cancelled(why), waiting=None)
                 run = run.ended(result.termination, now=tx.now())
             ended = run
