@@ -93,7 +93,7 @@ def test_commands_refuse_a_number_of_another_kind(run: Run, fake: FakePostroom, 
     assert (done.code, fake.seen) == (2, []), done
 
 
-def test_every_choice_may_be_written_in_capital_letters() -> None:
+def test_every_choice_may_be_written_in_upper_case() -> None:
     def exact(command: Any, *path: str) -> list[str]:
         if hasattr(command, "commands"):
             return [found for name, one in command.commands.items() for found in exact(one, *path, name)]

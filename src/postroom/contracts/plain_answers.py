@@ -14,7 +14,7 @@ MAX_NAME_LENGTH: Final = 64
 """Maximum number of characters in the name of a person who answers."""
 _NOT_PEOPLE: Final = ("postroom", "system")
 """Names that no person who answers may have."""
-_LETTERS: Final = str.maketrans(
+_LATIN: Final = str.maketrans(
     "\u0410\u0412\u0421\u0415\u041d\u0406\u0408\u041a\u041c\u041e\u0420\u0405\u0422\u0425\u0423\u051a\u051c"
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455"
     "\u0501\u04cf\u04bb\u051b\u051d"
@@ -22,7 +22,7 @@ _LETTERS: Final = str.maketrans(
     "\u03b1\u03b9\u03ba\u03bd\u03bf\u03c1\u03c5\u03c7\u03b3",
     "ABCEHIJKMOPSTXYQWaeopcyxijsdlhqwABEZHIKMNOPTYXaikvopuxy",
 )
-"""The Cyrillic and the Greek letters that look like Latin ones, first the capital letters of each."""
+"""Replaces the Cyrillic and Greek characters that look like Latin ones; in both scripts, upper case is first."""
 _SIGNS: Final = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
@@ -41,11 +41,11 @@ _APPROVES: Final = re.compile(
 def approves(text: str, *, among: Iterable[str] = ()) -> bool:
     """Return whether a text begins with a word of approval, which must not be the default answer.
 
-    The choice `y` approves nothing if all choices are single letters and none of them is `n`: x, y and z.
+    The choice `y` approves nothing if all choices are single characters and none is `n`: x, y and z.
     """
     choices = [fold_case(choice) for choice in among]
-    are_letters = bool(choices) and all(len(choice) == 1 and choice != "n" for choice in choices)
-    return not are_letters and _APPROVES.fullmatch(fold_case(text)) is not None
+    are_single = bool(choices) and all(len(choice) == 1 and choice != "n" for choice in choices)
+    return not are_single and _APPROVES.fullmatch(fold_case(text)) is not None
 
 
 def plain_yes_no(text: str) -> bool | None:
@@ -97,7 +97,7 @@ def look_alike(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks like `name`, or None.
 
     Names look the same if they differ only in case, punctuation, 0 for o, 1 for l, or in Cyrillic or Greek
-    letters that look like Latin ones.
+    characters that look like Latin ones.
 
     Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
     """
@@ -106,7 +106,7 @@ def look_alike(name: str, known: Iterable[str]) -> str | None:
 
 
 def _without_signs(name: str) -> str:
-    return _SIGNS.sub("", name.translate(_LETTERS).casefold()).replace("0", "o").replace("1", "l")
+    return _SIGNS.sub("", name.translate(_LATIN).casefold()).replace("0", "o").replace("1", "l")
 
 
 def fold_case(text: str) -> str:

@@ -691,15 +691,13 @@ class Completion:
         state = tx.runs.state(*looks)
         run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
         is_over = run is not None and run.status is RunStatus.DONE
-        is_asked = bool(commands) and not is_over
-        is_cancelled = is_asked and any(command.cancels for command in commands)
+        is_cancelled = not is_over and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None
         if run is not None and (is_cancelled or is_left_open(run, dispatch)):
             run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
-            is_asking = run.waiting is not None and run.waiting.tickets
-            if is_asking and core.effects and (why := core.effects.why_not_wait(tx, run)):
+            if run.waiting and core.effects and (why := core.effects.why_not_wait(tx, run)):
                 result = replace(result, termination=TerminationReason.cancelled(why), waiting=None)
                 run = run.ended(result.termination, now=tx.now())
             ended = run

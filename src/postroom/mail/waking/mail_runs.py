@@ -621,7 +621,7 @@ class MessageEffects(RunEffects):
         """Return a reason if the agent of the run was retired while the run executed."""
         whose = agent_of(run.thread_id)
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
-        if whose is None or addressed is None:
+        if whose is None or addressed is None or not run.open_tickets:
             return None
         tx.mail.lock_projects([addressed.project.id])
         addressed = tx.mail.agent_addressed(*whose)  # read the agent's state again, under the lock
