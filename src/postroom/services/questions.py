@@ -536,6 +536,8 @@ class QuestionService:
             project=project,
             agent=agent,
             is_closed=not answered.is_answer,
+            is_default=answered.is_answer and decision.by == NOBODY,
+            is_in_words=question.asked.kind is QuestionKind.YES_NO and decision.approved is None,
             can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING
