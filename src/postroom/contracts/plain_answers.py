@@ -22,7 +22,7 @@ _LATIN: Final = str.maketrans(
     "\u03b1\u03b9\u03ba\u03bd\u03bf\u03c1\u03c5\u03c7\u03b3",
     "ABCEHIJKMOPSTXYQWaeopcyxijsdlhqwABEZHIKMNOPTYXaikvopuxy",
 )
-"""Replaces the Cyrillic and Greek characters that look like Latin ones; in both scripts, upper case is first."""
+"""Replaces the Cyrillic and Greek characters that look like Latin ones."""
 _SIGNS: Final = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
