@@ -51,6 +51,11 @@ def ticket_of(question: AskedQuestion, now: int) -> RunWaitingTicket:
     )
 
 
+def retired(name: str) -> str:
+    """Return the reason for which the questions of a retired agent are closed."""
+    return f"{name} was retired"
+
+
 def takes_reply(run: RunRecord) -> bool:
     """Return whether a reply can answer all questions for which a run waits."""
     tickets = run.open_tickets
