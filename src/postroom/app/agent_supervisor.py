@@ -58,6 +58,7 @@ from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEf
 from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl
+from postroom.runtime.openai import check_sdk
 from postroom.services.calls import Calls
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
@@ -206,6 +207,7 @@ class ExecutorRegistry:
             )
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
+            check_sdk()
         elif isinstance(runner, HttpRunner):
             check_installed()
 
