@@ -24,7 +24,6 @@ from postroom.contracts.errors import MissingExtra
 from postroom.contracts.push import PushSubscription
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.extras import install_command
 from postroom.http_api.readiness import Check
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
@@ -264,7 +263,7 @@ async def test_a_model_runner_without_the_sdk_is_a_fault_and_is_refused(
     await RunnerService(mail, lambda runner: None).declare(PROJECT, "Bo", declared)
     found = await here.operator.doctor()
     (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
-    assert (told["state"], told["remedy"]) == ("failed", install_command("openai")), told
+    assert (told["state"], "openai" in told["remedy"]) == ("failed", True), told
 
 
 async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:
