@@ -383,11 +383,12 @@ class QuestionService:
         )
 
     def open_questions(self, tx: Transaction, slug: str, limit: int = MAX_OPEN) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, or of chats for "", oldest first.
+        """Return the open questions of a project's agents ("" for chats), oldest first, snoozed ones last.
 
         The list ends with the run of the question that reaches the limit.
         """
-        return self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
+        asked = self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
+        return sorted(asked, key=lambda one: one.snoozed_until is not None)
 
     def questions_of(self, tx: Transaction, slug: str, run_id: str) -> Sequence[OpenQuestion]:
         """Return the open questions of a project's run ("" for a chat's run)."""
