@@ -64,7 +64,7 @@ def discord(**told: Any) -> MessageEvent | None:
     me, read = discord_file.Me(user_id=ME), discord_file.read(message, discord_file.Message)
     if not read.is_for(me):
         return None
-    return discord_file.event_of(read, discord_file.Channel(chat_type="dm"), me)
+    return discord_file.build_event(read, discord_file.Channel(chat_type="dm"), me)
 
 
 def matrix(kind: str = "m.room.message", **content: Any) -> MessageEvent | None:

@@ -23,7 +23,7 @@ from postroom.gateway.config import (
     Route,
     StreamingConfig,
 )
-from postroom.gateway.platforms import ADAPTERS, adapter_of
+from postroom.gateway.platforms import ADAPTERS, load_adapter_class
 from postroom.gateway.platforms.email import EmailOptions
 from postroom.gateway.platforms.matrix import MatrixOptions
 from postroom.gateway.platforms.slack import SlackOptions
@@ -478,7 +478,7 @@ def test_a_model_without_its_client_names_what_to_install(
 
 @each_row("platform", ADAPTERS)
 def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Platform) -> None:
-    adapter = adapter_of(platform)
+    adapter = load_adapter_class(platform)
     assert adapter.platform is platform
     place = TableName(Path("gateway.toml"), f"platforms.{platform.value}")
     secrets = {"token", "api_key", "signing_secret"}
@@ -518,6 +518,6 @@ def test_the_pages_of_chats_show_every_platform_and_every_name() -> None:
     tables = [AgentConfig, GatewayRules, DeliveryConfig, PairingRules, Route, StreamingConfig]
     for platform in ADAPTERS:
         assert f"[platforms.{platform.value}" in "".join(SHOWN)
-        tables.append(adapter_of(platform).options)
+        tables.append(load_adapter_class(platform).options)
     for kind in tables:
         assert [name for name in (*fields_of(kind), *kind.ALSO) if name not in PAGES] == []

@@ -39,7 +39,7 @@ from postroom.gateway.config import (
     Route,
     is_person,
 )
-from postroom.gateway.platforms import ADAPTERS, adapter_of, plug_ins
+from postroom.gateway.platforms import ADAPTERS, load_adapter_class, plug_ins
 from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
 from postroom.gateway.session import ANSWER_ONLY, Platform
@@ -362,7 +362,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
 
 
 def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
-    table, kind = source.place(f"platforms.{platform.value}"), adapter_of(platform).options
+    table, kind = source.place(f"platforms.{platform.value}"), load_adapter_class(platform).options
     if not isinstance(told, dict):
         table.refuse("the value is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
