@@ -163,7 +163,7 @@ def test_single_chats_have_rules_of_their_own(home: Path) -> None:
         + '[platforms.web.chats.ada]\nbusy = "collect"\nreset = {mode = "idle", idle = "5m"}\n'
         + 'quiet = "22:00-7:00 Europe/Berlin"\nmodel = "small"\ninstructions = "Be brief."\n',
     ).gateway
-    ada = gateway.rules_of(Platform.WEB, "ada")
+    ada = gateway.get_rules(Platform.WEB, "ada")
     assert (str(ada.quiet), ada.model, ada.instructions) == (
         "22:00-07:00 Europe/Berlin",
         "small",
@@ -173,7 +173,7 @@ def test_single_chats_have_rules_of_their_own(home: Path) -> None:
     assert gateway.get_reset_policy(Platform.WEB, "dm", "ben").mode is ResetMode.NONE
     assert gateway.get_busy_mode(Platform.WEB, "ada") is BusyPolicy.COLLECT
     assert gateway.get_busy_mode(Platform.WEB, "ben") is BusyPolicy.STEER  # as earlier versions wrote it
-    assert gateway.rules_of(Platform.WEB, "cy") == ChatRules()
+    assert gateway.get_rules(Platform.WEB, "cy") == ChatRules()
     assert gateway.programs == {None}
 
 
@@ -191,7 +191,7 @@ def test_an_agent_offers_models_with_prices_which_count_for_its_endpoint_alone(h
     assert told.agent.models == {"m": ModelPrices(input_price=0.5, output_price=4), "large:2": ModelPrices()}
     assert told.gateway.models == {None: ("m", "large:2"), "poet": ("m", "large:2"), "far": ()}
     assert told.gateway.own_models[None] == told.agent.model
-    assert told.gateway.rules_of(Platform.WEB, "ada").show_cost is True
+    assert told.gateway.get_rules(Platform.WEB, "ada").show_cost is True
     assert told.gateway.show_cost is False
     with pytest.raises(ConfigError, match="input_price"):
         read(home, '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\nmodels.m.input_price = -1\n' + WEB)

@@ -73,7 +73,7 @@ def write(folder: Path, *names: str, text: str = "x") -> None:
 
 
 def states(folder: Path) -> dict[str, tuple[str, bool]]:
-    return {one.name: (one.state, one.chained) for one in guard_hooks.hooks_of(folder)}
+    return {one.name: (one.state, one.chained) for one in guard_hooks.read_hooks(folder)}
 
 
 PLAIN = {"pre-commit": ("installed", False), "pre-push": ("installed", False)}
@@ -214,7 +214,7 @@ def test_hooks_that_others_share_or_make_are_refused(repos: Callable[[], Path], 
     with pytest.raises(InvalidPath, match="not inside a Git working tree"):
         guard_hooks.install(tmp_path)
     with pytest.raises(InvalidPath):
-        guard_hooks.hooks_of(tmp_path / "missing")
+        guard_hooks.read_hooks(tmp_path / "missing")
 
 
 def test_the_commands_say_what_they_did(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:

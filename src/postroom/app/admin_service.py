@@ -13,7 +13,7 @@ from postroom.app.check_results import most_descriptors, open_descriptors
 from postroom.app.doctor import Doctor, all_projects
 from postroom.app.logs import log_failure
 from postroom.app.metrics import ServerState
-from postroom.app.repairs import performed
+from postroom.app.repairs import perform_repairs
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -293,7 +293,7 @@ class AdminService:
         """
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
-        done = await performed(doctor.repairs, dry_run=dry_run)
+        done = await perform_repairs(doctor.repairs, dry_run=dry_run)
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:

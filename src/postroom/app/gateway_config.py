@@ -183,7 +183,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     file = settings.gateway_file
     fields = read_toml(file, _CALLED, _REMEDY)
     if fields is None:
-        if settings.origin_of("gateway_file") == "default":
+        if settings.find_origin("gateway_file") == "default":
             return None
         raise unreadable(file, _CALLED, "the file does not exist", _REMEDY)
     source = _Source(file, given_fields, settings.data_dir / STATE_DIR)

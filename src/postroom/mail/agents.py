@@ -29,10 +29,10 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import check_name, check_new_name, generated
+from postroom.mail.names import check_name, check_new_name, generate_name
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
-from postroom.mail.repositories import project_of
+from postroom.mail.repositories import match_project
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.sending import CHAT, HOOK, INBOX, LIVE, RUNNER
 from postroom.mail.tasks import give_back, tell_authors
@@ -184,7 +184,7 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
         return project
     home = path if git_identity or read is None else read.folder.lasting
     names = {path} if git_identity or read is None else {path, read.folder.top}
-    known_project = project_of(
+    known_project = match_project(
         context.projects,
         None if read is None else read.folder,
         identity
@@ -320,7 +320,7 @@ def _create_agent(
 
 def _free_name(context: WriteContext, project: Project) -> str:
     for attempt in range(GENERATION_TRIES):
-        name = generated(context.dice)
+        name = generate_name(context.dice)
         if attempt >= GENERATION_TRIES // 2:
             name += str(context.dice.randrange(2, 10_000))
         if context.tx.agent(project.id, name) is None:

@@ -25,7 +25,14 @@ from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.extras import install_command
 from postroom.gateway.platforms.base import AdapterState, bounded, pause_ms
-from postroom.gateway.platforms.slack import ANSWER_LOST, KINDS, UNREACHABLE, Answer, read_answer, build_refusal
+from postroom.gateway.platforms.slack import (
+    ANSWER_LOST,
+    KINDS,
+    UNREACHABLE,
+    Answer,
+    build_refusal,
+    read_answer,
+)
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)

@@ -40,7 +40,7 @@ from starlette.routing import BaseRoute, Route
 from postroom import sse
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import ConfigError, StoreError, TooLarge, UnknownMessage
-from postroom.contracts.files import FileContent, media_type_of, safe_name
+from postroom.contracts.files import FileContent, detect_media_type, safe_name
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import Record, replace
 from postroom.contracts.signing import same_secret
@@ -71,7 +71,7 @@ from postroom.gateway.platforms.http_adapter import (
 from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.platforms.safe_text import clean, one_line
 from postroom.gateway.session import Platform, SessionSource
-from postroom.gateway.spooling import MAX_FILES, head_of, spooled
+from postroom.gateway.spooling import MAX_FILES, read_head, spooled
 from postroom.markdown import AS_WRITTEN, Markdown
 from postroom.sse import SseResponse
 from postroom.stores.chats.files import FileStore
@@ -949,8 +949,8 @@ class WebAdapter(HttpAdapter):
         most = LARGEST_BODY
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS), spooled(request.stream(), most=most) as spooled_file:
-                head = await asyncio.to_thread(head_of, spooled_file.path)
-                media_type = media_type_of(head, param)
+                head = await asyncio.to_thread(read_head, spooled_file.path)
+                media_type = detect_media_type(head, param)
                 await self._store().put_bytes(spooled_file)
         except TooLarge as error:
             raise Refused(413, "too_large", error.message) from error

@@ -55,9 +55,9 @@ from postroom.contracts.signing import (
     TIMESTAMP,
     WINDOW_SECONDS,
     Proof,
-    proof_of,
     same_secret,
     signed,
+    verify_signature,
 )
 from postroom.contracts.tables import Secret, Table
 from postroom.extras import install_command
@@ -154,7 +154,7 @@ def check_signature(secret: str, headers: Mapping[str, str], content: bytes, *, 
     Raises:
         Refused: The signature is missing, wrong or too old.
     """
-    proof = proof_of(secret, headers, content, now=now)
+    proof = verify_signature(secret, headers, content, now=now)
     if proof is Proof.WRONG:
         raise _not_proven()
     if proof is Proof.TOO_OLD:
@@ -478,7 +478,7 @@ class WebhookAdapter(HttpAdapter):
             raise Refused(404, "unknown_route", "there is no webhook at this path")
         below, now = _answers_at(name, delivery), self._clock.now()
         whole = _whole(request, below)
-        is_whole = proof_of(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
+        is_whole = verify_signature(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
         check_signature(route.secret, request.headers, (whole if is_whole else below).encode(), now=now)
         items = self._answers.of(f"{name}/{delivery}")
         if items is None:
