@@ -1,6 +1,8 @@
 """A refusal of PostgreSQL is a postroom error, by its SQLSTATE; without its driver the store names the extra."""
 
 import importlib.util
+import subprocess
+import sys
 from importlib.machinery import ModuleSpec
 
 import pytest
@@ -57,3 +59,31 @@ def test_without_the_driver_the_store_says_what_to_install(monkeypatch: pytest.M
     with pytest.raises(errors.MissingExtra, match="psycopg") as refused:
         PostgresStore.open("postgresql://nobody@127.0.0.1/none")
     assert refused.value.remedy == install_command("postgres")
+
+
+OPEN_WITHOUT_DRIVER = """
+import asyncio, sys
+from postroom import Mailbox
+from postroom.contracts.errors import MissingExtra
+from postroom.extras import install_command
+
+sys.modules["psycopg"] = None
+
+
+async def main():
+    try:
+        async with Mailbox.open("postgresql://nobody@127.0.0.1/none", None):
+            pass
+    except MissingExtra as error:
+        print(error.remedy == install_command("postgres"))
+
+
+asyncio.run(main())
+"""
+
+
+def test_without_the_driver_a_mailbox_says_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_WITHOUT_DRIVER], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

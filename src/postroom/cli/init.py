@@ -166,12 +166,13 @@ def _init_text(document: dict[str, Any]) -> str:
     else:
         lines.append(f"Project: {show.line(document['project'])} for {show.line(document['folder'])}")
     if name:
-        lines.append(
-            f"Agent: {show.line(name)}{' would act in this folder' if is_dry else ' acts in this folder'}"
-        )
-        if document.get("default") is False:
-            state = "would be registered" if is_dry else "is registered"
-            lines[-1] = f"Agent: {show.line(name)} {state}. Outside Git, set POSTROOM_AGENT to act as it."
+        name, outside_git = show.line(name), document.get("default") is False
+        role = "registered" if outside_git else "the default agent of commands in this repository"
+        lines.append(f"Agent: {name} {'would be' if is_dry else 'is'} {role}")
+        taken = {result["client"] for result in document["clients"]}
+        program = next((one.programs[0] for one in CLIENTS if one.name in taken and one.programs), "claude")
+        who = "clients and commands" if outside_git else "a client"
+        lines.append(f"  to make {who} act as {name}, set POSTROOM_AGENT: `POSTROOM_AGENT={name} {program}`")
     lines.append(setup.done_text({**document, "notes": []}))
     if document["rules"]:
         lines.append(f"Rules: {'would be written to' if is_dry else 'in'} {show.line(document['rules'])}")

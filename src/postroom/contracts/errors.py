@@ -960,7 +960,9 @@ class StoreCorrupt(StoreError):
     """The database is damaged."""
 
     code = "store_corrupt"
-    default_remedy = "stop the server and run `postroom restore`"
+    default_remedy = (
+        "stop the programs that use the database, then restore a backup; for a server, run `postroom restore`"
+    )
 
 
 class RecordTooNew(StoreCorrupt):

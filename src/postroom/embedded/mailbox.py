@@ -463,10 +463,12 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
             refuse_malformed_address(url)
         except ValueError as error:
             raise ConfigError("the PostgreSQL URL is malformed", remedy=str(error)) from error
-        import postroom.stores.postgres.live  # noqa: F401 - it reads files, and this thread may block
         from postroom.stores.postgres.store import PostgresStore
 
-        return PostgresStore.open(url, schema=schema, clock=clock)
+        store = PostgresStore.open(url, schema=schema, clock=clock)
+        import postroom.stores.postgres.live  # noqa: F401 - it needs the driver, and this thread may block
+
+        return store
     raise _no_address(url)
 
 
