@@ -281,12 +281,12 @@ def test_types_that_cannot_be_hashed_are_read_too() -> None:
     ],
 )
 def test_markdown_is_shown_as_discord_knows_it(text, shown) -> None:
-    assert wire.marked(text, 2_000) == shown
+    assert wire.convert_markdown(text, 2_000) == shown
 
 
 def test_what_would_become_too_long_stays_as_it_was() -> None:
     table = "| a |\n|---|\n| 1 |"
-    assert wire.marked(table, len(table) + 3) == table
+    assert wire.convert_markdown(table, len(table) + 3) == table
 
 
 @each_row(

@@ -96,7 +96,7 @@ async def passing(clock: ManualClock, holds: Any) -> None:
 
 def heard(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEvent | None:
     raw = message if isinstance(message, bytes) else message.as_bytes()
-    return wire.understood(wire.parsed(raw), PLACE, me)
+    return wire.understood(wire.parse_email(raw), PLACE, me)
 
 
 def inbound_of(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEvent:
@@ -398,7 +398,7 @@ def test_pages_that_are_made_to_take_long_do_not(piece) -> None:
 )
 def test_mails_that_are_made_to_take_long_are_refused(raw) -> None:
     with pytest.raises(wire.Malformed):
-        wire.parsed(raw)
+        wire.parse_email(raw)
 
 
 PIECES = st.sampled_from(

@@ -192,7 +192,7 @@ def test_no_event_breaks_the_reader(event) -> None:
     room.count(event["content"])
     wire.after_our_invitation([event], me)
     wire.inviter([event], me)
-    wire.quoted(event)
+    wire.parse_quote(event)
     wire.all_older([event], 0)
     try:
         heard = wire.understood({"sender": ANN, "event_id": "$1", **event}, room, me)

@@ -55,6 +55,6 @@ class AcpRoom(Room):
         return (await self.ends(text, **names)).response
 
 
-def process_line(journal: Path) -> list[dict[str, Any]]:
+def heard(journal: Path) -> list[dict[str, Any]]:
     """Return what the fake agent has heard."""
     return [json.loads(line) for line in journal.read_text().splitlines()]

@@ -22,7 +22,7 @@ def put_first(home: Home, name: str, script: str) -> None:
     home.environment["PATH"] = f"{path.parent}{os.pathsep}{home.environment['PATH']}"
 
 
-def find_program(client: str) -> str:
+def program_of(client: str) -> str:
     """Return the program that a client's runner starts."""
     own = {"claude over ACP": "claude-agent-acp", "codex over ACP": "codex-acp"}
     return own.get(client, client.split()[0])
@@ -48,7 +48,7 @@ def test_a_run_of_a_client_that_is_missing_says_how_to_install_it(client: str, h
     home.environment["PATH"] = os.pathsep.join(one for one in folders if one != str(PROGRAMS))
     with home.server:
         why = reason(office)
-    assert f"the command '{find_program(client)}' was not found" in why
+    assert f"the command '{program_of(client)}' was not found" in why
     assert f"npm install -g {CLIENTS[client].package}@latest" in why
 
 
@@ -68,8 +68,8 @@ def test_a_run_of_a_client_that_is_logged_out_says_how_to_log_in(client: str, ho
 @pytest.mark.parametrize("client", RUN)
 def test_a_run_of_a_client_that_puts_out_another_format_says_what_came(client: str, home: Home) -> None:
     office = Office(CLIENTS[client], home)
-    version = f'[ "$1" = --version ] && exec {PROGRAMS}/{find_program(client)} --version'
-    put_first(home, find_program(client), f'{version}\nread line\necho \'{{"type": "novelty"}}\'')
+    version = f'[ "$1" = --version ] && exec {PROGRAMS}/{program_of(client)} --version'
+    put_first(home, program_of(client), f'{version}\nread line\necho \'{{"type": "novelty"}}\'')
     with home.server:
         why = reason(office)
     assert "expected " in why

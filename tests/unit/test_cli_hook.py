@@ -124,7 +124,9 @@ def environment(port: int, tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def answer(fake: FakePostroom, tmp_path: Path, client: str, event: str, sent: object, **more: str) -> object:
-    found = hook.answered(client, event, json.dumps(sent).encode(), environment(fake.port, tmp_path, **more))
+    found = hook.answer_event(
+        client, event, json.dumps(sent).encode(), environment(fake.port, tmp_path, **more)
+    )
     return json.loads(found) if found else None
 
 
@@ -322,12 +324,13 @@ def test_a_server_that_is_down_refuses_edits_only_when_the_environment_asks_for_
     for surroundings in (environment(free_port(), tmp_path), {"HOME": str(tmp_path)}):
         for guard in ("", "warn", "off"):
             assert (
-                hook.answered("claude", "PreToolUse", raw, {**surroundings, "POSTROOM_GUARD": guard}) == b""
+                hook.answer_event("claude", "PreToolUse", raw, {**surroundings, "POSTROOM_GUARD": guard})
+                == b""
             )
         asked = {**surroundings, "POSTROOM_GUARD": "block"}
-        found = json.loads(hook.answered("claude", "PreToolUse", raw, asked))
+        found = json.loads(hook.answer_event("claude", "PreToolUse", raw, asked))
         assert "does not answer" in found["hookSpecificOutput"]["permissionDecisionReason"]
-        assert hook.answered("claude", "Stop", stop, asked) == b""
+        assert hook.answer_event("claude", "Stop", stop, asked) == b""
 
 
 GARBAGE = [
@@ -355,7 +358,7 @@ def test_an_answer_that_makes_no_sense_is_none_or_refuses_edits_when_the_environ
 def silent(surroundings: Mapping[str, str], raw: bytes) -> bool:
     """Whether the answer is empty; an exception becomes an empty answer in `run`."""
     try:
-        return hook.answered("claude", "PreToolUse", raw, surroundings) == b""
+        return hook.answer_event("claude", "PreToolUse", raw, surroundings) == b""
     except Exception:
         return True
 

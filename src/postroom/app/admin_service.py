@@ -40,7 +40,7 @@ from postroom.http_api.readiness import (
 )
 from postroom.mail.context import token_hash
 from postroom.mail.git_identity import is_folder, read_folder
-from postroom.mail.merging import MergePlan, merge, plan_of
+from postroom.mail.merging import MergePlan, merge, plan_merge
 from postroom.mail.names import shown
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY, checked_path, find_project
@@ -208,7 +208,7 @@ class AdminService:
         application = self._application
         if dry_run:
             plan = await application.store.read(
-                lambda tx: plan_of(tx, source, target, renames=renames, rename_equal=rename_equal)
+                lambda tx: plan_merge(tx, source, target, renames=renames, rename_equal=rename_equal)
             )
         else:
             watcher = progress.here()

@@ -15,7 +15,7 @@ from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Project
 from postroom.mail.archive import layout
 from postroom.mail.archive.archive import Archive
-from postroom.mail.outgoing import ARCHIVE, list_deleted_ids, plan_record_repair
+from postroom.mail.outgoing import ARCHIVE, list_deleted_ids, list_records
 from postroom.stores.mail.access import MailReads
 from postroom.stores.stores import Stores
 
@@ -155,7 +155,7 @@ def _list_known(tx: MailReads, *, project: Project) -> _Known:
         after = page[-1].id
     archive_state = _Known(stored=stored, coming=set(), going=set())
     for row in tx.outbox.open(ARCHIVE, limit=100_000):
-        coming = (record.partition(":") for record in plan_record_repair(row.payload))
+        coming = (record.partition(":") for record in list_records(row.payload))
         archive_state.coming.update(int(number) for kind, _, number in coming if kind == "message")
         archive_state.going.update(list_deleted_ids(row.payload))
     return archive_state

@@ -117,6 +117,6 @@ class Links:
             return []
         return [
             linked_chat
-            for linked_chat in await self._store.chats_of(chat.person)
+            for linked_chat in await self._store.list_chats(chat.person)
             if linked_chat.address != chat.address
         ]

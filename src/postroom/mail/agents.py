@@ -20,7 +20,7 @@ from postroom.mail.commands import (
     Whois,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.git_identity import completed, is_of_git
+from postroom.mail.git_identity import complete_identity, is_of_git
 from postroom.mail.identity import (
     acting,
     check_token,
@@ -194,7 +194,7 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
     )
     if known_project is not None:
         _note_names(context, known_project, names)
-        if (whole := completed(known_project.git_identity, identity)) != known_project.git_identity:
+        if (whole := complete_identity(known_project.git_identity, identity)) != known_project.git_identity:
             context.tx.set_git_identity(known_project.id, whole)
         return known_project
     if is_run:

@@ -459,7 +459,7 @@ class Conversation:
         if self._over.is_set():
             return
         try:
-            for item in self._peer.process_line(chunk):
+            for item in self._peer.process_chunk(chunk):
                 await self._handle(item)
                 if self._over.is_set():
                     return

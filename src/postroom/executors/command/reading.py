@@ -69,7 +69,7 @@ class Reading:
             return ""
         before = replace(self.said)
         if self.heard is not None:
-            self.process_line(fields)
+            self.heard(fields)
         text = self._client.reader(self.said, fields)
         is_reply = self.heard is not None and "id" in fields
         if fields and not text and not is_reply and self.said == before and len(self._unknown) < _MAX_TRIES:
