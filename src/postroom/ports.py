@@ -43,6 +43,13 @@ class RunEffects:
         """
         return messages
 
+    def why_not_wait(self, tx: Transaction, run: RunRecord) -> str | None:
+        """Return why a run that wants to wait for a person is cancelled instead, or None if it may wait.
+
+        The hook is called before the run's rows are written, under the lock of its thread.
+        """
+        return None
+
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows for a run that has ended or waits, in the change that stores this state.
 

@@ -242,6 +242,26 @@ async def test_maintenance_callback_runs_on_gc_tick(room):
     await handle.shutdown()
 
 
+async def test_a_sweep_that_fails_is_repeated_after_the_pause_of_a_poll_until_it_succeeds(room):
+    sweeps, executor = Counter(), Counting()
+    failed = failing_changes(room.stores, before={"reclaim": [True] * 3}, counts=sweeps)
+    often = MailboxConfig(sweep_interval=HOUR, poll_interval=timedelta(seconds=1), gc_interval=HOUR)
+    mailbox = room.mailbox(executor, stores=failed, config=often)
+    queued = await enqueue_prepared_dispatch(mailbox, room.stores, "t", "x")
+    await room.stores.dispatches.claim("t", "crashed-consumer", lease_ms=1_000)
+    handle = await mailbox.start_lifecycle_ready()
+    await turns()
+    for number, pause in enumerate((HOUR, *3 * [timedelta(seconds=1)]), start=1):
+        room.clock.advance(pause - ms(1))
+        await turns()
+        assert sweeps["reclaim"] == number - 1, "the store is asked only once after each pause"
+        room.clock.advance(ms(1))
+        await until(lambda number=number: sweeps["reclaim"] == number)
+    assert (await room.acked(queued)).attempt_count == 1
+    assert executor.run_count == 1
+    await handle.shutdown()
+
+
 async def test_start_lifecycle_handle_drop_keeps_lifecycle_running(room):
     mailbox, handle, calls = called_each_tick(room)
     assert handle.is_running

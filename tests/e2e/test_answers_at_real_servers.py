@@ -191,6 +191,8 @@ class Question:
         by = OWNER if answer.surface in ("chat", "button") else answer.by
         if answer.words == 2 or answer.surface not in SURFACES[self.asked_in]:
             return False
+        if answer.surface == "button" and not self._button(WORDS[self.kind][answer.words]):
+            return False
         if answer.surface == "window":
             return not self.limits
         named = f"human:{by}"
@@ -277,13 +279,21 @@ class Question:
             said = {"id": random_ids.token_hex(12), "text": f"/answer {self.number} {words}"}
             browser.post("/chat/messages", json=said)
 
+    def _button(self, words: str) -> str:
+        """Return the value of the button with these words, or "" if the card has no such button."""
+        if self.kind in ("yes_no", "action") and words in ("yes", "no"):
+            return f"{'approve' if words == 'yes' else 'deny'} {self.number}"
+        if self.kind == "choice" and words in KINDS["choice"]["choices"]:
+            return f"answer {self.number} {1 + KINDS['choice']['choices'].index(words)}"
+        return ""
+
     def _by_button(self, server: RunningServer, words: str, by: str) -> None:
-        commands = {"yes": "approve", "no": "deny"}
-        value = f"{commands[words]} {self.number}" if words in commands else ""
-        if self.kind == "choice" and words in ("EUR", "USD"):
-            value = f"answer {self.number} {1 + ['EUR', 'USD'].index(words)}"
+        """Press a button of the card; a page that is not up to date still shows the buttons of an answered card."""
+        value = self._button(words)
         with self.place.chat(server) as browser:
             card = self._card(browser)
+            is_shown = value in [one["value"] for one in card["buttons"]]
+            assert is_shown or not value or self.record(server)["state"] != "open", card
             pressed = {"value": value, "message_id": card["id"], "press_id": random_ids.token_hex(12)}
             if value:
                 browser.post("/chat/buttons", json=pressed)
@@ -311,22 +321,25 @@ class Question:
         self.opened.set()
 
     def _card(self, browser: httpx2.Client) -> dict[str, Any]:
+        """Return the card of the question, which a chat keeps when the question has been answered."""
+        bound = Bound(PATIENCE)
         with browser.stream("GET", "/chat/events") as events:
-            for line in events.iter_lines():
+            for line in events.iter_lines():  # an open chat gets a line every few seconds
                 entry = json.loads(line[6:]) if line.startswith("data: ") else {}
-                if any(self.number in one["value"] for one in entry.get("buttons") or ()):
+                if entry.get("kind") == "card" and self.text in entry["text"]:
                     return entry
-        raise AssertionError("the card was not shown")
+                assert not bound.has_passed(), "the card was not shown"
+        raise AssertionError("the stream of the chat ended without the card")
 
     def records(self) -> list[dict[str, Any]]:
         """Return the question's record, as each server shows it."""
-        found = []
-        for server in self.place.servers:
-            with server.line() as line:
-                answer = line.request("GET", f"/admin/questions/one?number={self.number}")
-                assert answer.status == 200, answer
-                found.append(answer.json())
-        return found
+        return [self.record(server) for server in self.place.servers]
+
+    def record(self, server: RunningServer) -> dict[str, Any]:
+        with server.line() as line:
+            answer = line.request("GET", f"/admin/questions/one?number={self.number}")
+        assert answer.status == 200, answer
+        return dict(answer.json())
 
     def agree(self) -> dict[str, Any]:
         """Wait until all surfaces show the same; return the record of the question."""

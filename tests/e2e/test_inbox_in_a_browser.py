@@ -157,6 +157,9 @@ def test_take_back_leads_back_to_the_inbox_and_disappears_after_its_time(
         becomes(browser, f"!!document.querySelector('{selector}')")
         browser.see(f"document.querySelector('{selector}').click()")
         becomes(browser, "(location.pathname + location.search).split('&')[0]", place)
+        becomes(browser, "document.activeElement.matches('.note.good')")
+    browser.press("Tab", 9)
+    becomes(browser, "document.activeElement.value", "take_back")
     becomes(browser, "!!document.querySelector('button[value=take_back]')")
     becomes(browser, "!!document.querySelector('button[value=take_back]')", False)
     assert "Approved." in str(browser.see("document.querySelector('main').textContent"))
@@ -200,6 +203,64 @@ def test_a_long_action_and_a_long_choice_without_spaces_are_wrapped_on_a_phone(
         becomes(browser, "document.querySelectorAll('.choices button[name=answer]').length", 7)
         assert browser.see("document.documentElement.scrollWidth") <= 390, place
     assert not browser.complaints()
+
+
+def test_no_other_button_comes_under_the_pointer_of_a_person_who_is_about_to_press_one(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    ask(server, folder)
+    agent(server, folder, "Ann", [sys.executable, "-c", ASKER.replace("Ada", "Ann")])
+    log_in(server, browser)
+    browser.open(f"{server.url}/", width=1440)
+    becomes(browser, "document.querySelectorAll('.question').length", 1)
+    with server.line() as line:
+        said = {"project_key": str(folder), "sender_name": "Bo", "subject": "Wall", "body_md": "up"}
+        line.tool("send_message", **said, to=["Ann"])
+    becomes(browser, "document.querySelectorAll('.question').length", 2)
+    x, y = json.loads(
+        str(
+            browser.see(
+                "(({x, y}) => JSON.stringify([x + 9, y + 9]))"
+                "(document.querySelectorAll('.question button[value=yes]')[1].getBoundingClientRect())"
+            )
+        )
+    )
+    with server.line() as line:
+        [first, _] = line.request("GET", "/admin/questions").json()["questions"]
+        line.order("POST", "/admin/questions", {"number": first["number"], "answer": "no", "by": "lena"})
+
+    def counted() -> bool:
+        for away in (0, 1):
+            browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x + away, y=y)
+        aimed_at, title = json.loads(
+            str(
+                browser.see(
+                    "JSON.stringify([document.querySelector('.question button:hover')"
+                    "?.closest('.question').textContent ?? '', document.title])"
+                )
+            )
+        )
+        assert "Ann" in aimed_at
+        return bool(title == "(1) postroom")
+
+    soon(counted)
+    becomes(browser, "document.querySelectorAll('.question').length", 1)
+    assert not browser.complaints()
+
+
+def test_the_bar_names_the_project_and_no_page_is_wider_than_its_window(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    slug = ask(server, tmp_path / "orchard")
+    log_in(server, browser)
+    for width in (390, 1280, 1440):
+        for place in ("/", f"/p/{slug}", f"/p/{slug}/runs", f"/p/{slug}/tasks", f"/p/{slug}/questions"):
+            browser.open(f"{server.url}{place}", width=width)
+            assert browser.see("document.documentElement.scrollWidth <= innerWidth"), (place, width)
+            assert browser.see(
+                "(name => !name || name.scrollWidth <= name.clientWidth)(document.querySelector('.where'))"
+            ), (place, width)
 
 
 class Clicks:
@@ -319,7 +380,7 @@ def test_ten_tasks_take_the_clicks_that_the_design_allows(
         lena.shows("Stopping…")
 
     def retry_all() -> None:
-        lena.click(button("Replay all 3"))
+        lena.click(button("Retry all 3"))
         lena.shows("The runs start again.")
 
     def write_to_two() -> None:

@@ -49,6 +49,65 @@ def test_two_numbers_of_a_task_to_claim_are_refused(run: Run, fake: FakePostroom
 
 
 @each_row(
+    "line, tool, field, sent",
+    [
+        ("tasks claim task-32 --as Bo", "claim_task", "task_id", 32),
+        ("tasks claim --id #32 --as Bo", "claim_task", "task_id", 32),
+        ("tasks update Task_32 --as Bo --title x", "update_task", "task_id", 32),
+        ("tasks done tasks-32 --as Bo --epoch 1", "done_task", "task_id", 32),
+        ("tasks list --state Ready", "list_tasks", "state", "ready"),
+        ("tasks update 32 --as Bo --priority HIGH", "update_task", "priority", "high"),
+        ("notes end note-3 --as Bo", "end_note", "note_id", 3),
+        ("subscriptions end Subscription-3 --as Bo", "end_subscription", "subscription_id", 3),
+        ("mail ack message-8 --as Bo", "acknowledge_message", "message_id", 8),
+        ("mail send --as Bo --to Cy -s S text --importance High", "send_message", "importance", "high"),
+        (
+            "reservations release --id reservation-4 --id #5 --as Bo",
+            "release_file_reservations",
+            "ids",
+            [4, 5],
+        ),
+    ],
+)
+def test_commands_read_numbers_and_choices_as_tools_do(
+    run: Run, fake: FakePostroom, line: str, tool: str, field: str, sent: object
+) -> None:
+    run(*line.split())
+    assert (fake.seen[-1].body["params"]["name"], arguments(fake)[field]) == (tool, sent)
+
+
+@each_row(
+    "line",
+    [
+        "tasks claim note-32 --as Bo",
+        "tasks claim 1,234 --as Bo",
+        "tasks claim task-0 --as Bo",
+        "tasks claim task-32b --as Bo",
+        "notes end task-3 --as Bo",
+        "reservations release --id -4 --as Bo",
+        "mail read task-7 --as Bo",
+    ],
+)
+def test_commands_refuse_a_number_of_another_kind(run: Run, fake: FakePostroom, line: str) -> None:
+    done = run(*line.split())
+    assert (done.code, fake.seen) == (2, []), done
+
+
+def test_every_choice_may_be_written_in_upper_case() -> None:
+    def exact(command: Any, *path: str) -> list[str]:
+        if hasattr(command, "commands"):
+            return [found for name, one in command.commands.items() for found in exact(one, *path, name)]
+        kinds = [(one.name, one.type_descriptor) for one in command.params if hasattr(one, "type_descriptor")]
+        return [
+            f"{' '.join(path)} {name}"
+            for name, kind in kinds
+            if "Literal[" in str(kind.annotation) and kind.parameter_info.case_sensitive
+        ]
+
+    assert exact(get_command(tree())) == []
+
+
+@each_row(
     "command, tool, words",
     [
         ("read", "get_message", ("--peek",)),

@@ -106,7 +106,10 @@ async def test_a_claim_reserves_the_files_and_leaves_out_tasks_whose_files_anoth
 async def test_a_task_is_for_its_agent_its_role_or_anybody(room: Room) -> None:
     await room.open()
     await add(room, assignee="Ben")
-    await add(room, assignee="role:Reviewer")
+    added = await room.call("add_task", agent_name="Ada", title="Review", assignee="role:Reviewer")
+    listed = (await room.call("list_tasks"))["tasks"]
+    why = "only an agent that states the role reviewer can claim it"
+    assert [added["reason"], *(one["reason"] for one in listed)] == [why, "", why]
     assert await claim(room, "Cyd") == {}
     assert (await claim(room, "Cyd", roles=["reviewer"]))["assignee"] == "role:reviewer"
     assert (await claim(room, "Ben", roles=["role:reviewer"]))["assignee"] == "Ben"

@@ -152,7 +152,7 @@ async def test_a_run_of_a_chat_is_tried_again_on_the_page_and_its_answer_goes_to
     replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
     assert replies[-1].payload["text"] == "there are 12 bees"
     page = (await browser.get(answer.headers["location"])).text
-    assert "The dead letter is replayed" in page
+    assert "The run starts again" in page
     assert "No dead letters" in page
 
 

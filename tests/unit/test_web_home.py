@@ -225,7 +225,7 @@ async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRo
     assert "3 times" in page
     assert "<title>(1) postroom<" in page
     assert 'Failed</a> <span class="count owed">1</span>' in page
-    assert "Replay all 3" in page
+    assert "Retry all 3" in page
     dead = [one["run_id"] for one in await room.operator.dead()]
     token = ("form_token", hidden(page, "form_token"))
     room.agents.failing.clear()
@@ -233,7 +233,7 @@ async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRo
     replayed = await post(browser, "/", token, ("do", "replay"), *(("run", run_id) for run_id in dead))
     assert place(replayed) == "/?done=replay&skipped=1"
     page = (await browser.get(replayed.headers["location"])).text
-    assert "The runs start again. 1 of them had been replayed or discarded before." in page
+    assert "The runs start again. 1 of them had been retried or dismissed before." in page
     await room.turn()
     assert await room.operator.dead() == []
 
@@ -291,7 +291,7 @@ async def test_the_first_page_tells_what_happened_since_the_last_visit(room: Wor
     await room.turn()
     page = (await browser.get("/")).text
     assert "Since your last visit" in page
-    assert re.search(rf"{SLUG}</bdi></a>: 1 finished, 1 failed, \d messages", page)
+    assert re.search(rf"{SLUG}\">shop</bdi></a>: 1 finished, 1 failed, \d messages", page)
     finished = re.search(r'data-key="(f-[^"]+)".*?Sweep the yard', page, re.DOTALL)
     assert finished is not None
     room.clock.advance(timedelta(minutes=1))

@@ -99,6 +99,23 @@ async def test_a_question_is_answered_on_the_page_of_its_run(room: WorkRoom) -> 
     assert await room.questions.questions() == []
 
 
+async def test_the_result_of_a_run_is_never_the_message_that_asks_its_question(room: WorkRoom) -> None:
+    await asked(room)
+    [work] = await room.operator.works(SLUG)
+    browser, address = room.browser(), f"/p/{SLUG}/runs/{work.run_id}"
+    page = (await browser.get(address)).text
+    assert ("Sent the question as" in page, "No answer yet." in page) == (True, True)
+    assert 'id="result"' not in page
+    room.clock.advance(timedelta(seconds=1))
+    await room.questions.answer(room.agents.question_ids[0], True, why="")
+    await room.turn()
+    page = (await browser.get(address)).text
+    assert "Sent the question as" in page
+    _, _, result = page.partition('id="result"')
+    result, _, _ = result.partition("</section>")
+    assert ("Ash did it" in result, "has a question" in result, "I wait." in result) == (True, False, False)
+
+
 async def test_a_run_leads_to_the_previous_and_the_next_run_of_its_agent(room: WorkRoom) -> None:
     for _ in range(3):
         await room.send("Ada", "Bo")

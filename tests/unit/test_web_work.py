@@ -28,7 +28,7 @@ from postroom.mail.operations import OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.waking.prompts import agent_thread
 from postroom.services import work as work_service
-from postroom.services.questions import TAKE_BACK_MS
+from postroom.services.questions import TAKE_BACK_MS, QuestionTimeouts
 from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Transaction
@@ -221,6 +221,64 @@ async def test_two_people_at_once_are_one_answer(room):
     assert (refused.status_code, first in refused.json()["detail"]) == (409, True)
     await room.turn()
     assert len([one for one in room.agents.told if "The answer is" in one]) == 1
+
+
+@pytest.mark.parametrize(
+    ("asks", "badge", "answer", "told"),
+    [
+        (
+            {"choices": ["x", "z"], "on_timeout": "default", "default": "x"},
+            "default",
+            "x (no answer came in time)",
+            "<b>Nobody answered</b>: <bdi>x (no answer came in time)</bdi>",
+        ),
+        (
+            {"on_timeout": "no"},
+            "no",
+            "no answer came in time",
+            "<b>Nobody answered</b>, which means no: <bdi>no answer came in time</bdi>",
+        ),
+        (
+            {"on_timeout": "cancel"},
+            "closed",
+            "no answer came in time, so the run was cancelled",
+            "<b>Nobody answered</b>: <bdi>no answer came in time, so the run was cancelled</bdi>",
+        ),
+    ],
+)
+async def test_a_question_that_nobody_answers_in_time_is_not_shown_as_answered(
+    room, asks, badge, answer, told
+):
+    room.agents.asks = {**asks, "timeout_seconds": 60}
+    browser, fields = await asked(room)
+    room.clock.advance(timedelta(seconds=61))
+    await QuestionTimeouts(room.runs, room.clock, room.clock).round()
+    await room.turn()
+    page = (await browser.get(QUESTIONS)).text
+    lately = page[page.index("Recently answered or closed") :]
+    assert re.search(
+        rf'<span class="badge \w+">{badge}</span>\s+<span class="soft under"><bdi>{re.escape(answer)}<',
+        lately,
+    )
+    assert "in words" not in lately
+    assert told in (await browser.get(f"{RUNS}/{dict(fields)['run']}")).text
+    late = await post(browser, QUESTIONS, *fields, ("do", "answer"), ("answer", "yes"), ("by", "Ana"))
+    assert late.status_code == 409
+    assert ("The first answer counts" in late.text, "</b> answered" in late.text) == (False, False)
+
+
+async def test_a_choice_is_shown_as_the_choice_and_words_on_a_yes_or_no_as_words(room):
+    browser, _ = await asked(room)
+    room.agents.asks = {"choices": ["EUR", "USD"]}
+    await room.questions.answer(room.agents.question_ids[0], "not before May", why="")
+    await room.turn()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    await room.questions.answer(room.agents.question_ids[1], "USD", why="")
+    page = (await browser.get(QUESTIONS)).text
+    answers = re.findall(r'data-label="Answer"><span>(.*?)</span></td>', page, re.DOTALL)
+    assert ["in words" in one for one in answers] == [False, True]
+    assert ["<bdi>USD<" in one or "<bdi>not before May<" in one for one in answers] == [True, True]
 
 
 async def test_a_question_of_another_project_is_none_of_ours(room):
@@ -903,17 +961,17 @@ async def test_a_run_that_was_given_up_is_tried_again_once_and_answered_once(roo
     refused = await post(browser, RUNS, *fields, ("do", "replay"))
     assert refused.status_code == 409
     page = (await browser.get(RUNS)).text
-    assert ">replay</span>" in page
+    assert ">retry</span>" in page
 
 
 async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_error(room):
     browser, fields = await dead(room)
-    assert "Discard" in (await browser.get(RUNS)).text
-    assert "Discard" in (await browser.get(f"/p/{SLUG}")).text
+    assert "Dismiss" in (await browser.get(RUNS)).text
+    assert "Dismiss" in (await browser.get(f"/p/{SLUG}")).text
     answer = await post(browser, RUNS, *fields, ("do", "discard"))
     assert answer.status_code == 303
     page = (await browser.get(answer.headers["location"])).text
-    for words in ("The dead letter was discarded", "the key is not known"):
+    for words in ("The dead letter was dismissed", "the key is not known"):
         assert words in page
     assert ('value="discard"' in page, 'value="replay"' in page) == (False, False)
     assert "</a> failed" not in (await browser.get(f"/p/{SLUG}")).text
@@ -1031,8 +1089,8 @@ async def test_runs_are_filtered_by_time_and_those_of_a_filter_are_replayed_toge
     for since, many in (("", 4), ("hour", 1), ("day", 4), ("week", 4)):
         page = (await browser.get(f"{RUNS}?state=failed&since={since}")).text
         assert page.count('<li class="row"') == many
-    assert "Replay all 4" in page
-    assert "Replay all" not in (await browser.get(f"{RUNS}?state=failed&since=hour")).text
+    assert "Retry all 4" in page
+    assert "Retry all" not in (await browser.get(f"{RUNS}?state=failed&since=hour")).text
     assert (await browser.get(f"{RUNS}?since=year")).status_code == 400
     dead = [one["run_id"] for one in await room.operator.dead()]
     await room.operator.discard(dead[0])
@@ -1045,7 +1103,7 @@ async def test_runs_are_filtered_by_time_and_those_of_a_filter_are_replayed_toge
     done = await post(browser, RUNS, *fields, *(("run", one) for one in dead))
     assert place(done) == f"{RUNS}?state=failed&since=week&done=replay&many=4&skipped=1"
     page = (await browser.get(done.headers["location"])).text
-    assert "Replayed: 3 runs. 1 run had changed in the meantime" in page
+    assert "Retrying: 3 runs. 1 run had changed in the meantime" in page
     assert await room.operator.dead() == []
     assert (await post(browser, RUNS, *fields, *[("run", dead[0])] * 101)).status_code == 400
 

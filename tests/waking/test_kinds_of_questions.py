@@ -197,6 +197,23 @@ async def test_only_those_whom_the_question_names_can_answer_and_others_are_told
 
 
 @pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("by", ["human:ana", "Human: ANA", " human:Ana "])
+async def test_a_person_is_named_with_or_without_the_prefix_of_the_address(room, surface, by):
+    run, question = await asked(room, choices=["EUR", "USD"], to=["human:ana"], not_by=["human:ben"])
+    assert "except ben" in await surface(room, run, question, "EUR", by.casefold().replace("ana", "ben"))
+    assert await surface(room, run, question, "EUR", by) == ""
+    await room.turn()
+    record = await room.questions.show(question.number)
+    assert record["answered_by"].casefold() == "ana"
+
+
+async def test_a_prefix_without_a_name_is_not_a_person(room):
+    _, question = await asked(room)
+    with pytest.raises(InvalidArgument, match='"human:" contains no name'):
+        await room.questions.answer(question.number, "yes", by="human:")
+
+
+@pytest.mark.parametrize("surface", SURFACES)
 async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface):
     room.agents.asks = {"not_by": ["starter"]}
     browser = room.browser()
@@ -337,6 +354,16 @@ async def test_a_question_is_not_put_off_by_a_time_out_of_range(room, seconds):
     [
         ({"choices": ["EUR", "USD"], "on_timeout": "default", "default": "USD"}, {"choice": "USD"}),
         ({"text": True, "on_timeout": "default", "default": "as before"}, {"text": "as before"}),
+        ({"choices": ["x", "y"], "on_timeout": "default", "default": "y"}, {"choice": "y"}),
+        ({"choices": ["X", "Y", "Z"], "on_timeout": "default", "default": "2"}, {"choice": "Y"}),
+        (
+            {
+                "form": {"properties": {"axis": {"enum": ["x", "y"]}}},
+                "on_timeout": "default",
+                "default": "axis=y",
+            },
+            {"values": {"axis": "y"}},
+        ),
         ({"on_timeout": "no"}, {"approved": False}),
     ],
 )
@@ -367,6 +394,11 @@ async def test_silence_gives_the_default_which_is_never_a_yes(room, clock, asks,
         ({"form": {"properties": {"ok": {"type": "boolean"}}}}, '{"ok": true}'),
         ({"form": {"properties": {"ok": {"type": "boolean"}}}}, "y"),
         ({"form": {"properties": {"a": {"enum": ["Allow", "Deny"]}}}}, "a = allow"),
+        ({"choices": ["y", "n"]}, "y"),
+        ({"choices": ["Y", "\uff2e"]}, "1"),
+        ({"choices": ["y", "later"]}, "y"),
+        ({"choices": ["true", "false"]}, "true"),
+        ({"form": {"properties": {"a": {"enum": ["n", "x", "y"]}}}}, "a = y"),
     ],
     ids=str,
 )
@@ -380,7 +412,11 @@ async def test_silence_cannot_be_given_the_meaning_of_an_approval(room, kind, de
 
 @pytest.mark.parametrize("surface", [on_page, over_http])
 @pytest.mark.parametrize(
-    "by", ["ev\nil\x1b[31m", "ana\u202e", "an\u200ba", "Ash", " ash", f"Ash@{SLUG}", "postroom", "System"]
+    "by",
+    [
+        *("ev\nil\x1b[31m", "ana\u202e", "an\u200ba", "Ash", " ash", f"Ash@{SLUG}", "postroom", "System"),
+        *("\u0410sh", "A\u0455h", "\u0391\u0405\u041d", "human:\uff21\u0455h", "\u0440\u043estroom"),
+    ],
 )
 async def test_nobody_answers_or_snoozes_under_a_hidden_name_or_that_of_the_asker_or_the_server(
     room, surface, by
@@ -393,6 +429,14 @@ async def test_nobody_answers_or_snoozes_under_a_hidden_name_or_that_of_the_aske
     assert (await waiting(room))[1] == question
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is None
+
+
+@pytest.mark.parametrize("by", ["Анна", "Νίκος", "Ásh", "김민준", "Ash-Shams", "O'Ash", "Ашот K."])
+async def test_people_answer_under_names_of_every_script(room, by):
+    _, question = await asked(room)
+    await room.questions.answer(question.number, "yes", by=by)
+    await room.turn()
+    assert (await room.questions.show(question.number))["answered_by"] == by
 
 
 async def test_a_text_answer_keeps_its_lines_and_none_looks_like_a_line_of_the_message(room):
@@ -805,6 +849,27 @@ FIELDS = {
         ("currency=EUR,amount=5; note=as before, for all", None),
         ("currency=EUR note= amount=5", {"currency": "EUR", "amount": 5}),
         ("currency=EUR\nnote=costs x=5, as before", {"currency": "EUR", "note": "costs x=5, as before"}),
+        *(
+            (f"currency: EUR\nnote{sign}{words}", {"currency": "EUR", "note": words})
+            for sign in ("=", ": ")
+            for words in (
+                *(
+                    "see https://example.org/a?b=c",
+                    "https://example.org:8080/",
+                    "C:\\Temp",
+                    "use postgres:16",
+                ),
+                *(
+                    "at 10:30, or 11:15",
+                    "10:30",
+                    "Re: invoice",
+                    "but remember: pay first",
+                    "--limit=5 for all",
+                ),
+            )
+        ),
+        ("currency: EUR\nnote: set DEBUG=1", {"currency": "EUR", "note": "set DEBUG=1"}),
+        ("currency: EUR\nnote = pay, however: not all", {"currency": "EUR", "note": "pay, however: not all"}),
     ],
 )
 async def test_fields_that_share_a_line_are_read_as_fields(room, typed, values):
@@ -820,6 +885,20 @@ async def test_fields_that_share_a_line_are_read_as_fields(room, typed, values):
         ("currency=EUR and amount=5", "write each field on its own line, as `name = value`"),
         ("currency=EUR note=the amount: 5", "write each field on its own line, as `name = value`"),
         ("currency=EUR currency=USD", 'the form has the field "currency" twice'),
+        *(
+            (typed, 'the form has no field "amuont"')
+            for typed in (
+                *("currency: EUR, amuont: 5", "currency=EUR amuont=5", "currency=EUR,amuont=5 note=x"),
+                *("currency: EUR, amuont: five or six", "currency: EUR, amuont:5", "currency=EUR amuont: 5"),
+                *("currency=EUR\namuont=5", "currency=EUR; amuont=5", "amuont=5 currency=EUR"),
+                *(
+                    "currency=EUR\nnote=dear amuont=5",
+                    "currency = EUR amuont = 5",
+                    "currency=EUR,\tamuont =5",
+                ),
+            )
+        ),
+        ("currency: EUR, price: 5", 'the form has no field "price"; for a text with such words, write JSON'),
     ],
 )
 async def test_fields_that_share_a_line_are_refused_if_they_are_not_clear(room, typed, why):
@@ -827,3 +906,43 @@ async def test_fields_that_share_a_line_are_refused_if_they_are_not_clear(room, 
     with pytest.raises(InvalidArgument, match=re.escape(why)):
         await room.questions.answer(question.number, typed, by="kim")
     assert [one["number"] for one in await room.questions.questions()] == [question.number]
+
+
+@pytest.mark.parametrize(
+    ("asks", "answer"),
+    [
+        ({}, "no\0body"),
+        ({"text": True}, "a\0b"),
+        ({"form": {"properties": {"to": {"type": "string"}}}}, {"to": "bob\0"}),
+        ({"form": {"properties": {"to": {"type": "string"}}}}, "to=bob\0"),
+    ],
+)
+async def test_a_nul_character_is_refused_in_an_answer_as_in_a_message(room, asks, answer):
+    _, question = await asked(room, **asks)
+    for given, why in ((answer, ""), ("yes", "because\0")):
+        with pytest.raises(InvalidArgument, match="contains a NUL character"):
+            await room.questions.answer(question.number, given, why=why, by="ana")
+    assert [one["number"] for one in await room.questions.questions()] == [question.number]
+
+
+@pytest.mark.parametrize("address", ["/admin/questions", "/admin/questions/snooze"])
+async def test_a_number_in_json_names_the_question_if_it_has_six_digits(room, address):
+    numbers = [""]
+
+    async def asks_until_a_number_has_only_digits(activation):
+        which = {"project_key": PROJECT, "agent_name": "Ash", "run_id": activation.run_id}
+        while not numbers[-1].isdigit() or numbers[-1].startswith("0"):
+            view = await room.mail.call("ask_person", {**which, "question": f"Question {len(numbers)}?"})
+            numbers.append(view["question_id"])
+
+    room.agents.asking, room.agents.act = set(), asks_until_a_number_has_only_digits
+    await room.send("Ada", "Ash")
+    await room.turn()
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"answer": "yes"} if address == "/admin/questions" else {"seconds": 60}
+    meant = int(numbers[-1])
+    for other in (meant // 10, -meant, meant + 0.5, 0):
+        refused = await operator.post(address, json={"number": other, **body})
+        assert (refused.status_code, "invalid_argument" in refused.text) == (400, True), other
+    taken = await operator.post(address, json={"number": meant, **body})
+    assert (taken.status_code, taken.json()["number"]) == (200, numbers[-1])

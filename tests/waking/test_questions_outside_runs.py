@@ -17,7 +17,7 @@ from postroom.mail.waking.open_questions import PAGES
 from postroom.services.hooks import Hooks
 from postroom.services.questions import TAKE_BACK_MS, QuestionService, QuestionTimeouts
 from postroom.testing import ManualClock
-from waking_room import PROJECT
+from waking_room import PROJECT, both_engines
 from work_room import SLUG, TOKEN, WorkRoom, hidden, post
 from work_room import place as place_of
 
@@ -25,7 +25,7 @@ from work_room import place as place_of
 @pytest_asyncio.fixture
 async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
     made = WorkRoom(*stores, clock)
-    await made.people("Ada", "Bo", runners=("Bo",))
+    await made.people("Ada", "Ada2", "Bo", runners=("Bo",))
     yield made
     await made.close()
 
@@ -315,3 +315,70 @@ async def test_an_answer_is_taken_back_before_the_run_of_the_question_that_repla
     await room.questions.take_back(*place)
     await room.turn()
     assert [one["number"] for one in await room.questions.questions()] == [second]
+
+
+RETIRED = "Ada was retired, so the run was cancelled"
+
+
+@both_engines
+async def test_the_questions_of_an_agent_that_is_retired_are_closed_with_this_reason(room):
+    numbers = [(await ask(room, question=f"{one}?"))["question_id"] for one in range(3)]
+    await ask(room, "Ada2", "And I?")
+    await room.turn()
+    await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Ada"})
+    await room.turn()
+    assert [one["agent"] for one in await room.questions.questions()] == ["Ada2"]
+    for number in numbers:
+        record = await room.questions.show(number)
+        assert (record["state"], record["answer"], record["answered_by"]) == ("closed", RETIRED, "nobody")
+    with pytest.raises(StaleDecision, match=RETIRED):
+        await room.questions.answer(numbers[0], "yes", by="ana")
+    await room.mail.call("unretire_agent", {"project_key": PROJECT, "agent_name": "Ada"})
+    assert await inbox(room) == [], "a retired agent receives no messages"
+
+
+async def test_a_question_of_an_agent_that_is_retired_before_anybody_can_see_it_is_closed(room):
+    number = (await ask(room))["question_id"]
+    await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Ada"})
+    await room.turn()
+    assert await room.questions.questions() == []
+    with pytest.raises(StaleDecision, match=RETIRED):
+        await room.questions.answer(number, "EUR", by="ana")
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+async def test_a_run_whose_agent_is_retired_waits_for_no_answer_and_its_sender_is_told(room, asks_first):
+    await room.people("Ash", runners=("Ash",))
+    retire = {"project_key": PROJECT, "agent_name": "Ash"}
+    if not asks_first:
+
+        async def retired_while_it_asks(activation):
+            await room.mail.call("ask_person", {**retire, "run_id": activation.run_id, "question": "May I?"})
+            await room.mail.call("retire_agent", retire)
+
+        room.agents.asking, room.agents.act = set(), retired_while_it_asks
+    await room.send("Ada", "Ash")
+    await room.turn()
+    if asks_first:
+        assert len(await room.questions.questions()) == 1
+        await room.mail.call("retire_agent", retire)
+        await room.turn()
+    assert await room.questions.questions() == []
+    assert "Ash was retired" in (await inbox(room))[0][1]
+
+
+async def test_an_answer_that_came_before_its_agent_was_retired_stays_and_cannot_be_taken_back(room):
+    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
+    number = (await ask(room, choices=["EUR", "USD"]))["question_id"]
+    await room.turn()
+    [shown] = await room.questions.questions()
+    place = SLUG, shown["run_id"], number
+    await room.questions.decide(*place, Given(value="usd", by=person("ana"), at=PAGES))
+    await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Ada"})
+    with pytest.raises(StaleDecision, match="cannot be withdrawn: Ada was retired"):
+        await room.questions.take_back(*place)
+    room.clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+    await room.runs.mailbox.recover()
+    await room.turn()
+    record = await room.questions.show(number)
+    assert (record["state"], record["answer"]) == ("answered", "USD")

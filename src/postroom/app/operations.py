@@ -74,6 +74,10 @@ _RunId = Annotated[
     ),
 ]
 _QuestionNumber = Annotated[str, Meta(description="the question's number, or its first digits")]
+_WholeNumber = Annotated[
+    str | int,
+    Meta(description="the number, or its first digits; as a JSON number: all six digits"),
+]
 _TokenName = Annotated[str, _text("The token's name.")]
 _PersonName = Annotated[str, _text("The person, as agents write it: human:NAME.")]
 _ScheduleName = Annotated[str, _text("The schedule's name.")]
@@ -645,7 +649,7 @@ class ShowQuestion(Query, frozen=True):
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
-    number: _QuestionNumber
+    number: _WholeNumber
     answer: Annotated[
         str | bool | dict[str, Any], Meta(description="yes or no, a choice, a text, or the fields of a form")
     ]
@@ -656,7 +660,7 @@ class AnswerQuestion(Command, frozen=True):
 class SnoozeQuestion(Command, frozen=True):
     """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
 
-    number: _QuestionNumber
+    number: _WholeNumber
     seconds: Annotated[
         float,
         Meta(ge=0, description="0 shows the question again at once; otherwise from 1 second to 90 days"),
@@ -680,7 +684,7 @@ async def list_questions(questions: QuestionService, limit: int, after: str) -> 
 async def answer_question(
     questions: QuestionService,
     request: Request,
-    number: str,
+    number: str | int,
     answer: str | bool | dict[str, Any],
     why: str,
     by: str | None,
@@ -691,11 +695,11 @@ async def answer_question(
     """
     is_ours = request.headers.get("user-agent") == COMMANDS
     at = COMMAND_LINE if is_ours else OVER_HTTP
-    return await questions.answer(number, answer, why=why, by=_given_name(by), at=at)
+    return await questions.answer(_as_text(number), answer, why=why, by=_given_name(by), at=at)
 
 
 async def snooze_question(
-    questions: QuestionService, number: str, seconds: float, by: str | None
+    questions: QuestionService, number: str | int, seconds: float, by: str | None
 ) -> SnoozedQuestion:
     """Snooze a question."""
     if seconds and not 1 <= seconds <= _MAX_SNOOZE:
@@ -706,7 +710,22 @@ async def snooze_question(
             remedy="choose a time within these limits, or 0 to end the snooze; to close the question, answer "
             "it or cancel its run",
         )
-    return await questions.snooze(number, for_ms=int(seconds * 1_000), by=_given_name(by))
+    return await questions.snooze(_as_text(number), for_ms=int(seconds * 1_000), by=_given_name(by))
+
+
+def _as_text(number: str | int) -> str:
+    """Return the number of a question as text.
+
+    Raises:
+        InvalidArgument: A JSON number has other than six digits, so leading zeros may have been lost.
+    """
+    if isinstance(number, int) and not 100_000 <= number <= 999_999:
+        raise InvalidArgument(
+            "`number` is a JSON number that does not have six digits",
+            value=number,
+            remedy='pass the number of the question as text: "number": "012345"',
+        )
+    return str(number)
 
 
 def _given_name(by: str | None) -> str:

@@ -24,6 +24,7 @@ from postroom.cli.options import (
     Project,
     Ttl,
     completed,
+    numbered,
     project_key,
 )
 from postroom.cli.table import TABLE
@@ -60,6 +61,12 @@ class _Kind(NamedTuple):
     """Convert the text from the command line to the value to send."""
 
 
+_NUMBERED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("task", "task_id"), "task"),
+    "note_id": "note",
+    "subscription_id": "subscription",
+}
+"""The kinds of things that a field names by a number, keyed by the field."""
 _PLAIN: Final = _Kind()
 _KINDS: Final[Mapping[str | None, _Kind]] = {
     "acting": _Kind(Acting, ...),
@@ -175,8 +182,13 @@ def _parameter_type(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[
     fields: dict[str, Any] = {"help": field.get("help"), "metavar": field.get("metavar")}
     if "complete" in field:
         fields["autocompletion"] = completed(field["complete"])
-    if kind is int:
+    if kind is int and field["name"] in _NUMBERED:
+        fields["parser"] = numbered(_NUMBERED[field["name"]])
+        fields["metavar"] = fields["metavar"] or (None if field.get("place") and not hidden else "ID")
+    elif kind is int:
         fields |= {"min": field.get("least"), "max": field.get("most")}
+    elif "choices" in field:
+        fields["case_sensitive"] = False
     if field.get("place") and not hidden:
         info: Any = typer.Argument(**fields | {"metavar": fields["metavar"] or field["name"].upper()})
     else:

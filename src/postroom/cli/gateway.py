@@ -48,9 +48,18 @@ def run(
     data_dir: DataDir = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="The minimum level of the events that are logged."),
+        typer.Option(
+            case_sensitive=False,
+            help="The minimum level of the events that are logged.",
+        ),
     ] = None,
-    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="The log format.")] = None,
+    log_format: Annotated[
+        Literal["console", "json"] | None,
+        typer.Option(
+            case_sensitive=False,
+            help="The log format.",
+        ),
+    ] = None,
 ) -> None:
     """Start the server like `postroom up`. Exit code 78 if there is no gateway.toml."""
     from postroom.app.config import load_settings
@@ -203,7 +212,11 @@ def routes(
     text: Annotated[str, typer.Option(metavar="TEXT", help="With --why: the message's text.")] = "",
     kind: Annotated[
         Literal["dm", "group", "channel", "thread"],
-        typer.Option("--type", help="With --why: the kind of chat."),
+        typer.Option(
+            "--type",
+            case_sensitive=False,
+            help="With --why: the kind of chat.",
+        ),
     ] = "dm",
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""`postroom inbox`: everything in all projects and chats that needs a person, as on the first page."""
+"""`postroom inbox`: the open questions and failed runs of all projects and chats, as on the first page."""
 
 from typing import Annotated
 

@@ -15,6 +15,7 @@ from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, UnknownMessage, UnknownThread
+from postroom.contracts.numbers import read_number
 
 app = command_group(
     "Send, read and find messages.",
@@ -41,9 +42,10 @@ def _number(text: str) -> int:
     """Return the number of a message, or 0 for the newest message of the inbox."""
     if text == "latest":
         return 0
-    if not text.isdecimal() or int(text) == 0:
+    number = read_number(text, "message")
+    if not number:
         raise typer.BadParameter(f"{text!r} is not a message number; use a number of at least 1, or latest")
-    return int(text)
+    return number
 
 
 MessageId = Annotated[
@@ -77,7 +79,7 @@ def send(  # noqa: PLR0913 - the options of the command
     ] = None,
     body_file: BodyFile = None,
     attach: Files = None,
-    importance: Annotated[Importance, typer.Option(help="The importance.")] = "normal",
+    importance: Annotated[Importance, typer.Option(case_sensitive=False, help="The importance.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     thread: Annotated[
         str | None,
@@ -127,7 +129,7 @@ def reply(  # noqa: PLR0913 - the options of the command
             "--all", help="Reply to all recipients; a reply to a blind copy goes only to its sender."
         ),
     ] = False,
-    importance: Annotated[Importance, typer.Option(help="The importance.")] = "normal",
+    importance: Annotated[Importance, typer.Option(case_sensitive=False, help="The importance.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     project: Project = HERE,
     idempotency_key: Key = None,

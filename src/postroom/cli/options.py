@@ -10,6 +10,7 @@ import typer
 
 from postroom.contracts.clock import DURATIONS, MAX_DURATION, duration_text, parse_duration
 from postroom.contracts.errors import InvalidArgument, InvalidPath
+from postroom.contracts.numbers import read_number
 
 
 def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
@@ -130,6 +131,19 @@ DataDir = Annotated[
         readable=False,  # typer would report another user's folder as wrong usage
     ),
 ]
+
+
+def numbered(kind: str, least: int = 1) -> Callable[[str], int]:
+    """Return the parser of a number, such as 12 or task-12 for the kind `task`. It is at least `least`."""
+
+    def parse(text: str) -> int:
+        number = read_number(text, kind)
+        if number is None or number < least:
+            raise typer.BadParameter(f"{text!r} is not the number of a {kind}: write 12 or {kind}-12")
+        return number
+
+    return parse
+
 
 Ttl = Annotated[
     int | None,

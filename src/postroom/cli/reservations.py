@@ -11,7 +11,7 @@ from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.help_text import command_group
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, Ttl, completed, project_key
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, Ttl, completed, numbered, project_key
 from postroom.contracts.errors import InvalidArgument
 
 app = command_group(
@@ -31,7 +31,11 @@ SomePaths = Annotated[
 Ids = Annotated[
     list[int] | None,
     typer.Option(
-        "--id", min=1, metavar="ID", help="A reservation's number.", autocompletion=completed("reservations")
+        "--id",
+        parser=numbered("reservation"),
+        metavar="ID",
+        help="A reservation's number.",
+        autocompletion=completed("reservations"),
     ),
 ]
 Shared = Annotated[

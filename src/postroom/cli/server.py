@@ -37,11 +37,18 @@ def up(  # noqa: PLR0913 - the options of the command
         ),
     ] = None,
     profile: Annotated[
-        Literal["full", "core"] | None, typer.Option(help="The tools that the standard MCP address lists.")
+        Literal["full", "core"] | None,
+        typer.Option(
+            case_sensitive=False,
+            help="The tools that the standard MCP address lists.",
+        ),
     ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
-        typer.Option(help="How agents identify themselves: by name (asserted) or by token (verified)."),
+        typer.Option(
+            case_sensitive=False,
+            help="How agents identify themselves: by name (asserted) or by token (verified).",
+        ),
     ] = None,
     data_dir: DataDir = None,
     database: Annotated[
@@ -64,9 +71,19 @@ def up(  # noqa: PLR0913 - the options of the command
         ),
     ] = False,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="The minimum level of the events that are logged.")
+        LogLevel | None,
+        typer.Option(
+            case_sensitive=False,
+            help="The minimum level of the events that are logged.",
+        ),
     ] = None,
-    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="The log format.")] = None,
+    log_format: Annotated[
+        Literal["console", "json"] | None,
+        typer.Option(
+            case_sensitive=False,
+            help="The log format.",
+        ),
+    ] = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
     overrides: dict[str, object] = {
@@ -111,7 +128,9 @@ def mcp(
     tools: Annotated[
         Literal["core", "full"] | None,
         typer.Option(
-            help="The tools to offer: the core tools, or all tools.", show_default="the server's setting"
+            case_sensitive=False,
+            help="The tools to offer: the core tools, or all tools.",
+            show_default="the server's setting",
         ),
     ] = None,
     data_dir: DataDir = None,

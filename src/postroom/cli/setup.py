@@ -165,12 +165,18 @@ Known = Annotated[
 ]
 ScopeOption = Annotated[
     Scope,
-    typer.Option("--scope", help="Set up all of this user's projects, or only the project in this folder."),
+    typer.Option(
+        "--scope",
+        case_sensitive=False,
+        help="Set up all of this user's projects, or only the project in this folder.",
+    ),
 ]
 FilesScope = Annotated[
     Scope,
     typer.Option(
-        "--scope", help="user: the client's files in your account; project: its files in this folder."
+        "--scope",
+        case_sensitive=False,
+        help="user: the client's files in your account; project: its files in this folder.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")]
@@ -195,7 +201,12 @@ def add(  # noqa: PLR0913 - the options of the command
         ),
     ] = None,
     tools: Annotated[
-        Tools, typer.Option("--tools", help="Offer the client the core tools, or all tools.")
+        Tools,
+        typer.Option(
+            "--tools",
+            case_sensitive=False,
+            help="Offer the client the core tools, or all tools.",
+        ),
     ] = "core",
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not write hooks.")] = False,
     no_plugin: Annotated[

@@ -49,7 +49,8 @@ def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
 
 @shows(app, "add_task")
 def _(found: dict[str, Any]) -> str:
-    return f"Added task {found['id']}: it is {found['state']}."
+    why = f"; {show.line(found['reason'])}" if found.get("reason") else ""
+    return f"Added task {found['id']}: it is {found['state']}{why}."
 
 
 @shows(app, "update_task")

@@ -8,10 +8,21 @@ from unicodedata import normalize
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.quoting import one_line, quoted
 
+HUMAN: Final = "human:"
+"""The prefix of the address of a person."""
 MAX_NAME_LENGTH: Final = 64
 """Maximum number of characters in the name of a person who answers."""
 _NOT_PEOPLE: Final = ("postroom", "system")
 """Names that no person who answers may have."""
+_LATIN: Final = str.maketrans(
+    "\u0410\u0412\u0421\u0415\u041d\u0406\u0408\u041a\u041c\u041e\u0420\u0405\u0422\u0425\u0423\u051a\u051c"
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455"
+    "\u0501\u04cf\u04bb\u051b\u051d"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+    "\u03b1\u03b9\u03ba\u03bd\u03bf\u03c1\u03c5\u03c7\u03b3",
+    "ABCEHIJKMOPSTXYQWaeopcyxijsdlhqwABEZHIKMNOPTYXaikvopuxy",
+)
+"""Replaces the Cyrillic and Greek characters that look like Latin ones."""
 _SIGNS: Final = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 _PLAIN: Final = re.compile(
     r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
@@ -27,9 +38,14 @@ _APPROVES: Final = re.compile(
 """Matches an English word of approval, also in quotation marks or Markdown."""
 
 
-def approves(text: str) -> bool:
-    """Return whether a text begins with a word of approval, which must not be the default answer."""
-    return _APPROVES.fullmatch(fold_case(text)) is not None
+def approves(text: str, *, among: Iterable[str] = ()) -> bool:
+    """Return whether a text begins with a word of approval, which must not be the default answer.
+
+    The choice `y` approves nothing if all choices are single characters and none is `n`: x, y and z.
+    """
+    choices = [fold_case(choice) for choice in among]
+    are_single = bool(choices) and all(len(choice) == 1 and choice != "n" for choice in choices)
+    return not are_single and _APPROVES.fullmatch(fold_case(text)) is not None
 
 
 def plain_yes_no(text: str) -> bool | None:
@@ -38,14 +54,24 @@ def plain_yes_no(text: str) -> bool | None:
     return None if plain is None else plain["yes"] is not None
 
 
+def person_name(written: str) -> str:
+    """Return the name of a person whom somebody named by the name alone or by the address `human:name`."""
+    name = written.strip()
+    return name[len(HUMAN) :].strip() if name.casefold().startswith(HUMAN) else name
+
+
 def check_person_name(name: str, *, asker: str = "") -> str:
-    """Return the name of a person who answers, without surrounding spaces; `asker` is the agent that asks.
+    """Return the name of a person who answers, without `human:`; `asker` is the agent that asks.
 
     Raises:
-        InvalidArgument: The name is too long, contains a control character or another hidden character, or
-            looks like the name of the server or of `asker`.
+        InvalidArgument: The name is too long, contains a control character or another hidden character, looks
+            like the name of the server or of `asker`, or consists only of `human:`.
     """
-    plain = name.strip()
+    plain = person_name(name)
+    if name.strip() and not plain:
+        raise InvalidArgument(
+            f"{quoted(name.strip())} contains no name", value=name, remedy="pass your name: kim, or human:kim"
+        )
     if len(plain) > MAX_NAME_LENGTH or one_line(plain) != plain:
         has = (
             f"is longer than {MAX_NAME_LENGTH}"
@@ -57,7 +83,7 @@ def check_person_name(name: str, *, asker: str = "") -> str:
             value=one_line(plain[:MAX_NAME_LENGTH]),
             remedy=f"pass your name in 1 to {MAX_NAME_LENGTH} visible characters on one line",
         )
-    bare = fold_case(plain).removeprefix("human:").partition("@")[0].strip()
+    bare = normalize("NFKC", plain).partition("@")[0].strip()
     if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
         raise InvalidArgument(
             f"{quoted(plain)} is the name of the server or of the agent that asks, not of a person",
@@ -70,7 +96,8 @@ def check_person_name(name: str, *, asker: str = "") -> str:
 def look_alike(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks like `name`, or None.
 
-    Names look the same if they differ only in case, punctuation, 0 for o, or 1 for l.
+    Names look the same if they differ only in case, punctuation, 0 for o, 1 for l, or in Cyrillic or Greek
+    characters that look like Latin ones.
 
     Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
     """
@@ -79,7 +106,7 @@ def look_alike(name: str, known: Iterable[str]) -> str | None:
 
 
 def _without_signs(name: str) -> str:
-    return _SIGNS.sub("", name.casefold()).replace("0", "o").replace("1", "l")
+    return _SIGNS.sub("", name.translate(_LATIN).casefold()).replace("0", "o").replace("1", "l")
 
 
 def fold_case(text: str) -> str:

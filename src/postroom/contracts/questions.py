@@ -2,15 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from hashlib import sha256
+from itertools import islice
 from math import isfinite
 from typing import Any, Final, Literal
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.plain_answers import approves, fold_case, plain_yes_no
+from postroom.contracts.plain_answers import HUMAN, approves, fold_case, plain_yes_no
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -30,7 +32,9 @@ _MAX_SHOWN_LENGTH: Final = 60
 """Maximum number of characters of a rejected value that the error repeats."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
-_FIELD_START: Final = re.compile(r"(?:^|(?<=[\s,]))([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*([=:])")
+_FIELD_START: Final = re.compile(r"(?:^|(?<=[\s,]))([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*([=:](?!//))(\s*)")
+_MAX_COMPARED: Final = 20
+"""Maximum number of unknown names on a line that are compared with the names of a form's fields."""
 _SCHEMA_KEYS: Final = (
     *("type", "properties", "required", "title", "description", "$schema", "additionalProperties"),
 )
@@ -115,9 +119,9 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def who(self) -> str:
         """A description of the people who may answer."""
-        named = " or ".join(name.removeprefix("human:") for name in self.to)
+        named = " or ".join(name.removeprefix(HUMAN) for name in self.to)
         named = named or "everybody who may answer questions"
-        barred = " and ".join(name.removeprefix("human:") for name in self.not_by)
+        barred = " and ".join(name.removeprefix(HUMAN) for name in self.not_by)
         return f"{'an operator' if named == OPERATOR else named}{f', except {barred}' if barred else ''}"
 
     @property
@@ -147,7 +151,7 @@ class Answerer(Record, frozen=True, kw_only=True):
 
 def person(name: str) -> Answerer:
     """Return the answerer for a name that a person gave, on an interface that only operators can use."""
-    return Answerer(name=name, address=f"human:{name}" if name else "", is_operator=True)
+    return Answerer(name=name, address=f"{HUMAN}{name}" if name else "", is_operator=True)
 
 
 class Given(Record, frozen=True, kw_only=True):
@@ -185,7 +189,7 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
         )
     try:
         result, words = _read_files(given) if asked.kind is QuestionKind.FILE else _read(asked, given.value)
-        _refuse_long("a comment", given.why)
+        _check_text("a comment", given.why)
     except _Misfit as error:
         raise InvalidArgument(
             f"{named} is still open: {error}; it accepts {asked.takes}, from {asked.who}",
@@ -217,14 +221,14 @@ def may_answer(asked: Asked, by: Answerer) -> bool:
     is_named = address in [name.casefold() for name in asked.to] or (OPERATOR in asked.to and by.is_operator)
     barred = [name.casefold() for name in asked.not_by]
     is_barred = bool(barred) and (not by.name.strip() or not address or address in barred)
-    if address.startswith("human:"):
+    if address.startswith(HUMAN):
         is_barred |= _bare_name(by.name) in map(_bare_name, barred)
     return not is_barred and (not asked.to or is_named)
 
 
 def _bare_name(address: str) -> str:
     """Return the name in the address of a person or an agent, in a form for comparisons."""
-    return address.strip().casefold().removeprefix("human:").partition("@")[0].strip()
+    return address.strip().casefold().removeprefix(HUMAN).partition("@")[0].strip()
 
 
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
@@ -259,7 +263,7 @@ def _read_files(given: Given) -> tuple[dict[str, Json], str]:
         raise _Misfit("the answer has no file")
     files = ", ".join(f"`{one_line(name).replace('`', chr(39))}`" for name in given.files)
     said = f": {one_line(given.value)}" if isinstance(given.value, str) and given.value else ""
-    _refuse_long("an answer", said)
+    _check_text("an answer", said)
     words = f"attached to message {given.message}: {files}{said}"
     return {"message": given.message, "files": list(given.files)}, words
 
@@ -270,7 +274,7 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
     if not text:
         is_empty = given is None or isinstance(given, str)
         raise _Misfit("the answer has no text" if is_empty else f"{_abbreviate(given)} is not text")
-    _refuse_long("an answer", text)
+    _check_text("an answer", text)
     return {"text": storable(text)}, storable(text)
 
 
@@ -304,7 +308,8 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
 def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
     """Parse a form that was typed as JSON, as `name = value` lines, or as the value of its only field.
 
-    Several fields may share a line if their values are single words: `currency=EUR amount=5`.
+    Several fields may share a line if their values are single words: `currency=EUR amount=5`. A line that
+    seems to have a field which the form does not have is refused, because its name may be misspelled.
     """
     if text.lstrip().startswith("{"):
         try:
@@ -313,27 +318,56 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
             if isinstance(error, _Misfit):
                 raise
             raise _Misfit("the form is not valid JSON") from error
+    if len(text) > MAX_FIELDS * MAX_TEXT_LENGTH:
+        raise _Misfit(f"an answer can have at most {MAX_FIELDS * MAX_TEXT_LENGTH} characters")
     names = {field.name for field in fields}
     pairs, how = list[tuple[str, str]](), "write each field on its own line, as `name = value`"
     for line in filter(str.strip, re.split(r"[\n;]", text)):
         match = _PAIR.fullmatch(line)
-        if match is None or match[1] not in names:
-            if len(fields) == 1:
-                return {fields[0].name: text}
+        if len(fields) == 1 and (match is None or match[1] not in names):
+            return {fields[0].name: text}
+        if match is None:
             raise _Misfit(how)
+        if len(fields) > 1 and (other := _unknown_field(names, line)):
+            raise _Misfit(
+                f"the form has no field {_abbreviate(other)}; for a text with such words, write JSON"
+            )
         starts = [start for start in _FIELD_START.finditer(line) if start[1] in names]
         if len(fields) == 1 or len(starts) == 1:
-            pairs.append((match[1], match[2]))
+            pairs = [*_each_once([*pairs, (match[1], match[2])]).items()]
             continue
         ends = [*(start.start() for start in starts[1:]), len(line)]
         values = [line[start.end() : end].strip(" \t\r,") for start, end in zip(starts, ends, strict=True)]
         # "note=the amount: 5" may mean one field or two, so only plain values can share a line.
         if len({start[2] for start in starts}) > 1 or any(len(value.split()) > 1 for value in values):
             raise _Misfit(how)
-        pairs += zip((start[1] for start in starts), values, strict=True)
+        shared = zip((start[1] for start in starts), values, strict=True)
+        pairs = [*_each_once([*pairs, *shared]).items()]
     if not pairs and len(fields) > 1:
         raise _Misfit(how)
-    return _each_once(pairs) if pairs else {fields[0].name: text}
+    return dict(pairs) if pairs else {fields[0].name: text}
+
+
+def _unknown_field(names: Collection[str], line: str) -> str | None:
+    """Return a name on a line of fields that seems to be that of a field, but is not, or None.
+
+    Such a name begins the line, or is nearly the name of a field. Otherwise it must be written like the first
+    field, with a value before it, and follow a comma or share the line with single words only. So a text may
+    contain a URL, a time, `postgres:16`, or a colon in its sentences.
+    """
+    starts = list(_FIELD_START.finditer(line))
+    ends = [start.start() for start in starts[1:]]
+    values = [line[start.end() : end] for start, end in zip(starts, [*ends, len(line)], strict=True)]
+    are_words = all(len(value.split()) < 2 for value in values)
+    unknown = ((place, start) for place, start in enumerate(starts) if start[1] not in names)
+    for place, start in islice(unknown, _MAX_COMPARED):
+        first, before = starts[0], line[: start.start()].rstrip()
+        is_alike = (start[2], not start[3]) == (first[2], not first[3])
+        follows = place > 0 and values[place - 1].strip() and (are_words or before.endswith(","))
+        known = [name.casefold() for name in names]
+        if place == 0 or (is_alike and follows) or get_close_matches(start[1].casefold(), known, cutoff=0.8):
+            return start[1]
+    return None
 
 
 def _each_once(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
@@ -358,7 +392,7 @@ def _value(field: FormField, given: Json) -> Json:
         value = value if isinstance(value, bool) else None
     elif field.type == "string":
         value = storable(value) if isinstance(value, str) else None
-        _refuse_long(field.name, value or "")
+        _check_text(field.name, value or "")
         size = len(value or "")
     else:
         value = _number(value, is_integer=field.type == "integer")
@@ -392,7 +426,10 @@ def _number(given: Json, *, is_integer: bool) -> float | int | None:
     return None if is_integer else number
 
 
-def _refuse_long(what: str, text: str) -> None:
+def _check_text(what: str, text: str) -> None:
+    """Refuse a text that is too long, or that contains NUL, as messages are refused."""
+    if "\0" in text:
+        raise _Misfit(f"{what} contains a NUL character")
     if len(text) > MAX_TEXT_LENGTH:
         raise _Misfit(f"{what} can have at most {MAX_TEXT_LENGTH} characters")
 
@@ -463,8 +500,9 @@ def asked_for(
             remedy=f"as the default, pass {wanted.takes}",
         ) from error
     values = result["values"] if kind is QuestionKind.FORM else result
-    for value in values.values() if isinstance(values, dict) else ():
-        if value is True or (isinstance(value, str) and approves(value)):
+    offered = {"choice": tuple(choices)} | {field.name: field.choices for field in fields}
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if value is True or (isinstance(value, str) and approves(value, among=offered.get(name, ()))):
             raise InvalidArgument(
                 f"default approves with {_abbreviate(value)}: silence is never a yes",
                 value=_abbreviate(default),

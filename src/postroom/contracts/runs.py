@@ -99,9 +99,9 @@ class TerminationReason(Record, frozen=True, kw_only=True):
         return cls(type=TerminationKind.NATURAL_END, value=CUT_OFF)
 
     @classmethod
-    def cancelled(cls) -> "TerminationReason":
-        """Return the reason of a run that was cancelled."""
-        return cls(type=TerminationKind.CANCELLED)
+    def cancelled(cls, why: str | None = None) -> "TerminationReason":
+        """Return the reason of a run that was cancelled, and why it was."""
+        return cls(type=TerminationKind.CANCELLED, value=why)
 
     @classmethod
     def suspended(cls) -> "TerminationReason":
@@ -227,10 +227,12 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
             end.type, "ended"
         )
         is_over = ticket.is_over(now)
+        why = end.value if end.type is TerminationKind.CANCELLED else None
+        why = "no answer came in time" if is_over else why
         decision = ToolCallResume(
             decision_id=f"{'silence' if is_over else 'ended'}/{ticket.ticket_id}",
             action=ResumeDecisionAction.CANCEL,
-            reason=f"{'no answer came in time, so ' if is_over else ''}the run {how}",
+            reason=f"{why}, so the run {how}" if why else f"the run {how}",
             updated_at=now,
             by=NOBODY,
         )

@@ -9,7 +9,7 @@ the messages as announced in the same transaction.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
@@ -17,7 +17,7 @@ from typing import Final, Literal
 from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.questions import YES_OR_NO, Asked
-from postroom.contracts.runs import OnTimeout, RunWaitingTicket
+from postroom.contracts.runs import OnTimeout, RunRecord, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
 
 
@@ -48,6 +48,8 @@ class Accept:
     put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
     """Returns whether a thread has reached its limit of waiting messages, and refuses further ones."""
+    cancel: Callable[[RunRecord, str], None]
+    """Cancels a run that waits for a person, for a reason."""
 
     def __call__(
         self,
@@ -66,8 +68,19 @@ class Accept:
             raise ThreadsNeeded(frozenset({thread_id}))
         return self.put(thread_id, message, mode, decisions)
 
+    def cancel_all(self, waiting: Mapping[str, RunRecord], reason: str) -> None:
+        """Cancel the runs on these threads, which wait for a person. The reason closes their questions.
 
-NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
+        Raises:
+            ThreadsNeeded: The change has not locked the threads.
+        """
+        if not self.thread_ids.issuperset(waiting):
+            raise ThreadsNeeded(frozenset(waiting))
+        for run in waiting.values():
+            self.cancel(run, reason)
+
+
+NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False, lambda *_: None)
 """Locks no threads; a change that adds a message must run again with its threads locked."""
 
 

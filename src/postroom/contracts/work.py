@@ -76,6 +76,10 @@ class GivenAnswer:
     """Whether the person can still withdraw the answer, because the agent has not received it yet."""
     is_closed: bool = False
     """Whether nobody answered; `why` is then the reason why the question was closed."""
+    is_default: bool = False
+    """Whether nobody answered in time, so that the agent got the default answer, or a no."""
+    is_in_words: bool = False
+    """Whether a yes-or-no question was answered in words, which permit nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

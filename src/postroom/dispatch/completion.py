@@ -691,13 +691,15 @@ class Completion:
         state = tx.runs.state(*looks)
         run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
         is_over = run is not None and run.status is RunStatus.DONE
-        is_asked = bool(commands) and not is_over
-        is_cancelled = is_asked and any(command.cancels for command in commands)
+        is_cancelled = not is_over and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None
         if run is not None and (is_cancelled or is_left_open(run, dispatch)):
             run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
+            if run.waiting and core.effects and (why := core.effects.why_not_wait(tx, run)):
+                result = replace(result, termination=TerminationReason.cancelled(why), waiting=None)
+                run = run.ended(result.termination, now=tx.now())
             ended = run
         ends = convert_result(dispatch, run, result, job.begun.instance_id)
         if run is None:  # the thread was removed during its run
@@ -1045,7 +1047,7 @@ class Completion:
 
         def cancel(tx: Transaction) -> RunRecord | None:
             tx.lock(thread_lock(run.thread_id))
-            cancelled = TerminationReason(type=TerminationKind.CANCELLED, value=reason)
+            cancelled = TerminationReason.cancelled(reason)
             return self.cancelled_in(tx, run.run_id, seen=run, termination=cancelled)
 
         try:

@@ -430,10 +430,11 @@ class Rounds:
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
         await core.stores.wakeups.wait(timedelta(milliseconds=pause))
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> bool:
         """Release expired leases, end runs that missed their deadline, and repair the event log.
 
-        A failure is logged, and the next round tries again.
+        A failure is logged, and the next sweep tries again. Return whether the store failed, so that the next
+        sweep should start early.
         """
         try:
             await self._dispatcher.release_unexecuted()
@@ -450,6 +451,8 @@ class Rounds:
                 await self._dispatcher.try_all(list(dict.fromkeys(row.thread_id for row in in_order)))
         except PostroomError as error:
             _LOG.warning("mailbox.sweep_failed", reason=error.describe())
+            return isinstance(error, StoreError)
+        return False
 
     async def collect_garbage(self) -> None:
         """Delete ended rows whose retention period has ended, and remove idle workers."""
@@ -589,7 +592,7 @@ class Lifecycle:
 
         serve: dict[str, tuple[Callable[[], Awaitable[None]], Duration | None]] = {
             "poll": (self._poll, None),
-            "sweep": (rounds.sweep, settings.sweep_interval),
+            "sweep": (self._sweep, None),
             "garbage": (collect, settings.gc_interval),
         }
         if recover:
@@ -622,6 +625,15 @@ class Lifecycle:
             except PostroomError as error:
                 _LOG.warning("mailbox.poll_failed", reason=error.describe())
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
+
+    async def _sweep(self) -> None:
+        """Sweep after each interval; if the store fails, try again as soon as the polls do."""
+        config = self._core.config
+        interval, pause = milliseconds(config.sweep_interval), milliseconds(config.poll_interval)
+        failed = False
+        while True:
+            await self._core.timer.sleep(min(interval, pause) if failed else interval)
+            failed = await self._rounds.sweep()
 
     async def _recover_with_retries(self, config: MailboxLifecycleConfig) -> None:
         recovery = config.startup_recovery

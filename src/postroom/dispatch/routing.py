@@ -167,6 +167,10 @@ class JoinedEffects(RunEffects):
             messages = part.receive(tx, thread_id, run_id, messages, told=told)
         return messages
 
+    def why_not_wait(self, tx: Transaction, run: RunRecord) -> str | None:
+        """Return the first reason of a part for which the run must not wait for a person, or None."""
+        return next(filter(None, (part.why_not_wait(tx, run) for part in self._parts)), None)
+
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows of all parts for the end of a run."""
         for part in self._parts:

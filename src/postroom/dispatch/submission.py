@@ -1208,7 +1208,7 @@ class Submissions:
         key: str,
         within: str | None = None,
     ) -> T:
-        """Make a change that may deliver messages to runs of these threads.
+        """Make a change that may deliver messages to runs of these threads, or cancel waiting runs.
 
         A message that cannot start a run becomes pending, and is checked again later. If the change writes
         the end of a run, `within` is the thread of this run, which is locked together with the others.
@@ -1225,12 +1225,14 @@ class Submissions:
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
         if core.has_budgets and (within is not None or any(arrival.claims for arrival in arrivals.values())):
             locks.append(LIMITS)  # the end of a run writes spending, which a claim reads
+        cancelled = list[RunRecord]()
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
                 tx.lock(*locks)
             for arrival in arrivals.values():  # reset the results of an earlier execution of this change
                 arrival.prepared, arrival.wakes, arrival.looks_again = None, False, False
+            cancelled.clear()
 
             def put(
                 thread_id: str,
@@ -1245,7 +1247,13 @@ class Submissions:
                 most = core.config.max_pending_per_thread
                 return most is not None and thread_id in tx.runs.messages.full((thread_id,), most)
 
-            return change(tx, Accept(frozenset(arrivals), put, is_full))
+            def cancel(run: RunRecord, reason: str) -> None:
+                end = TerminationReason.cancelled(reason)
+                if self._completion.cancelled_in(tx, run.run_id, termination=end) is not None:
+                    cancelled.append(run)
+                    arrivals[run.thread_id].looks_again = True
+
+            return change(tx, Accept(frozenset(arrivals), put, is_full, cancel))
 
         async def store() -> T | ChangeUndone:
             try:
@@ -1255,6 +1263,8 @@ class Submissions:
                     done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
                 return undone  # not a failure, even if the caller was cancelled and does not retry
+            for run in cancelled:
+                await self._completion.told_cancelled(run)
             for thread_id, arrival in arrivals.items():
                 try:
                     await self._after_write(arrival)

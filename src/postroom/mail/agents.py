@@ -45,6 +45,7 @@ from postroom.mail.views import (
     project_view,
     reservation_view,
 )
+from postroom.mail.waking.asking import close_questions
 
 
 class WayView(TypedDict):
@@ -382,13 +383,14 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent, and end its reservations and claims. Do nothing if it is retired already.
+    """Retire an agent, and end its questions, reservations and claims. Do nothing if it is retired already.
 
     The authors of open tasks that are assigned to the agent are notified.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
         context.tx.set_agent_retired(agent.id, context.now, now=context.now)
+        close_questions(context, project, agent)
         for held in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id):
             context.tx.release_reservation(held.id, now=context.now, by=agent.name, reason="agent retired")
             to_archive(context, "reservation", held.id, project.id)

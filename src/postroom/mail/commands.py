@@ -18,6 +18,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
+from postroom.contracts.numbers import NUMBER, NUMBERS, without_kind
 from postroom.contracts.subscriptions import Watched
 from postroom.contracts.tasks import BY_PERSON, TaskState
 from postroom.mail.names import nearest
@@ -842,16 +843,12 @@ _BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
 """Matches a name with an e-mail address after it."""
-_NUMBER = re.compile(
-    r"(?:(?:message|msg)[ _-]?|id |id[:=] ?|no\. ?)?#? ?(\d{1,3}(?:,\d{3})+|\d{1,16})(?:\.0*)?"
-)
 _KINDS_OF_IDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("task_id", "depends_on"), "task"),
     **dict.fromkeys(("note_id", "replaces"), "note"),
 }
 """The arguments in which a model may write the kind before each id: `task-1, task-2`."""
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
-_NUMBERS = re.compile(r"#?\d{1,16}(?:(?:\s*[,;]\s*|\s+)(?:(?:and|&)\s+)?#?\d{1,16})+", re.IGNORECASE)
 _UNITS: Final[Mapping[str, timedelta]] = {
     **dict.fromkeys(("seconds", "wait"), timedelta(seconds=1)),
     "hours": timedelta(hours=1),
@@ -1058,7 +1055,7 @@ def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[st
     text = ids.strip() if isinstance(ids, str) else ""
     if text[:1] in _OPENING:
         ids = next(_json_forms(text), ids)
-    if not (isinstance(ids, list) and len(ids) > 1) and not _NUMBERS.fullmatch(text):
+    if not (isinstance(ids, list) and len(ids) > 1) and not NUMBERS.fullmatch(text):
         return arguments
     return {name: value for name, value in arguments.items() if name != "message_id"} | {several: ids}
 
@@ -1325,8 +1322,8 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
         for form in _forms_of_text(text, kind, name):
             yield form
             yield [form]
-        if _NUMBERS.fullmatch(ids := _without_kind(text, name).rstrip(",; ")):
-            yield [int(digits) for digits in re.findall(r"\d+", ids)]
+        if ids := _several_ids(text, name):
+            yield ids
         yield [value] if text else []
         yield [{"path": text}]
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -1359,7 +1356,10 @@ def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object
     yield [
         next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item for item in items
     ]
-    yield [next(_forms_of_text(item, kind, name), item) if isinstance(item, str) else item for item in items]
+    read = [next(_forms_of_text(item, kind, name), item) if isinstance(item, str) else item for item in items]
+    yield read
+    ids = [_several_ids(item, name) if isinstance(item, str) else [] for item in read]
+    yield [one for item, several in zip(read, ids, strict=True) for one in several or [item]]
     if not name.endswith("paths"):  # among paths, a number is more likely to be the id of a reservation
         yield [str(item) if _is_number(item) else item for item in items]
     yield [{"path": item} if isinstance(item, str) else item for item in items]
@@ -1381,8 +1381,8 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
         yield _TRUTHS.get(word, word)
     if name.endswith("limit"):
         word = _BEFORE_A_UNIT.sub("", word)
-    word = _without_kind(word, name)
-    if int in kinds and (number := _NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
+    word = without_kind(word, _KINDS_OF_IDS.get(name, ""))
+    if int in kinds and (number := NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
         if "," in number[1] and (name.endswith(("_id", "ids")) or name in _KINDS_OF_IDS):
             parts, digits = number[1].split(","), number[1].replace(",", "")
             raise InvalidArgument(
@@ -1398,10 +1398,10 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
         yield span // unit if unit == timedelta(seconds=1) or not span % unit else text
 
 
-def _without_kind(text: str, name: str) -> str:
-    """Return the text of an argument without the kind before each id: `task-1, task-2` becomes `1, 2`."""
-    kind = _KINDS_OF_IDS.get(name)
-    return text if kind is None else re.sub(rf"(?i)\b{kind}s?[ _-]?(?=#? ?\d)", "", text)
+def _several_ids(text: str, name: str) -> list[object]:
+    """Return the ids in the text of an argument that contains several: `task-1, task-2`; otherwise no ids."""
+    ids = without_kind(text.strip(), _KINDS_OF_IDS.get(name, "")).rstrip(",; ")
+    return [int(digits) for digits in re.findall(r"\d+", ids)] if NUMBERS.fullmatch(ids) else []
 
 
 @cache

@@ -21,9 +21,10 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import Agent, Message, Project, Recipient
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.plain_answers import HUMAN, person_name
 from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
-from postroom.mail.projects import CHAT, HUMAN, PEOPLE_KEY, PERSONS, find_project
+from postroom.mail.projects import CHAT, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, find_project
 from postroom.stores.mail.access import ProjectReads, RecordReads
 
 _MAX_AGENTS: Final = 10_000
@@ -36,12 +37,12 @@ _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
 
 
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
-    """Return the agent with this name in the project.
+    """Return the agent with this name in the project. A person may also be named as `human:name`.
 
     Raises:
         UnknownAgent: No agent has the name. The error lists the most similar names.
     """
-    if agent := tx.agent(project.id, name):
+    if agent := tx.agent(project.id, person_name(name) if project.slug == PEOPLE_SLUG else name):
         return agent
     raise unknown_agent(tx, project, name)
 
@@ -81,7 +82,7 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
-    """Return the person with the address `human:name` or `chat:platform/id`.
+    """Return the person with the name or the address `human:name` or `chat:platform/id`.
 
     Raises:
         UnknownAgent: No person has that name or that chat. The error lists the most similar names.
@@ -93,7 +94,8 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
         reached = set(tx.reached_at(ChatAddress(platform=platform, chat_id=chat_id)))
         agent = next((person for person in everybody if person.id in reached), None)
     else:
-        name = address.removeprefix(HUMAN).casefold()
+        address = f"{HUMAN}{person_name(address)}"
+        name = person_name(address).casefold()
         agent = next((item for item in everybody if item.name.casefold() == name), None)
     if project is not None and agent is not None:
         return project, agent

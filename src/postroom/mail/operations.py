@@ -101,7 +101,8 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         repeatable=True,
         is_of_one_project=True,
         line="agents retire AGENT_NAME",
-        line_help="Retire an agent. A retired agent sends and receives no messages. Its reservations end.",
+        line_help="Retire an agent. A retired agent sends and receives no messages. Its reservations and "
+        "questions end.",
         options=_AGENT,
     ),
     _changes(

@@ -17,10 +17,11 @@ from postroom.contracts.errors import (
     UnknownProject,
 )
 from postroom.contracts.people import ChatAddress, ChatWords
+from postroom.contracts.plain_answers import HUMAN
 from postroom.mail.catching_up import summary
 from postroom.mail.context import Caller, ReadContext
 from postroom.mail.outgoing import woken_by
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR, find_project
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG, VISITOR, find_project
 from postroom.mail.waking.mail_runs import RunCompletion
 from postroom.stores.mail.access import MailReads, MailWrites
 

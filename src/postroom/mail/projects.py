@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
 from postroom.contracts.mail import Agent, Project
+from postroom.contracts.plain_answers import HUMAN
 from postroom.contracts.tokens import UNBOUND
 from postroom.mail.names import nearest, shown
 from postroom.stores.mail.access import MailWrites, ProjectReads, ProjectWrites
@@ -32,7 +33,6 @@ PEOPLE_SLUG = "postroom-people"
 """The slug of the project of people, which has no folder. No other project can get this slug."""
 VISITOR: Final = "visitor"
 """The `program` of a person who wrote from a chat, and whom the operator has not added."""
-HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
 """The prefixes of the addresses of people and chats."""

@@ -229,6 +229,9 @@ def _view(
         assignee = names.get(int(assignee.removeprefix(AGENT)), "?")
     if task.assignee in retired and task.state in ("ready", "waiting", "blocked"):
         reason = "; ".join(filter(None, (reason, f"{assignee} is retired, so nobody can claim the task")))
+    if task.assignee.startswith(ROLE) and task.state == "ready":
+        role = assignee.removeprefix(ROLE)
+        reason = "; ".join(filter(None, (reason, f"only an agent that states the role {role} can claim it")))
     view: TaskView = {
         "id": task.id,
         "title": task.title,

@@ -8,10 +8,11 @@ from typing import Any
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.plain_answers import HUMAN, person_name
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
 from postroom.mail.people import name_person
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, VISITOR, find_project
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG, PERSONS, VISITOR, find_project
 from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD
 from postroom.mail.service import Mail
@@ -43,7 +44,7 @@ class PeopleService:
     async def add(self, name: str, chat: str | None) -> NamedPerson:
         """Add a person, or change or remove the chat of a person who was added before."""
         address = None if chat is None else ChatAddress.parse(chat)
-        return self._person_view(await name_person(self._mail, name, address), address)
+        return self._person_view(await name_person(self._mail, person_name(name), address), address)
 
     async def remove(self, name: str) -> RemovedPerson:
         """Remove a person as a recipient; the person's messages are kept.
@@ -51,6 +52,7 @@ class PeopleService:
         `removed` is false if there was no such person. `answers` is true if a rule still assigns chats to the
         person. In those chats, people then get a notice that nobody answers.
         """
+        name = person_name(name)
         person = await self._mail.store.read(lambda tx: tx.agent_addressed(PEOPLE_KEY, name))
         if person is None or person.agent.retired_at is not None:
             return {"removed": False, "answers": False}
@@ -221,7 +223,7 @@ class MessageService:
         """
 
         def change(tx: MailWrites) -> None:
-            home, person = find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")
+            home, person = find_person(tx, tx, name)
             project = find_project(tx, slug)
             tx.lock_projects({home.id, project.id})
             context = self._mail.context(tx, _POSTROOM)
@@ -252,7 +254,7 @@ def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[
     Raises:
         UnknownAgent: No person has the sender's name.
     """
-    _, person = find_person(tx, tx, f"{HUMAN}{draft.name.removeprefix(HUMAN)}")
+    _, person = find_person(tx, tx, draft.name)
     arguments: dict[str, Any] = {"sender_name": person.name}
     if draft.answers is None:
         return "send_message", arguments | {

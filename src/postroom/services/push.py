@@ -195,7 +195,7 @@ class PushNotifier:
             raise InvalidArgument(
                 f"a name must have 1 to {MAX_NAME_LENGTH} characters", value="by", remedy="enter your name"
             )
-        check_person_name(name)
+        name = check_person_name(name)
         key = await self._server_key()
         try:
             await asyncio.to_thread(self._seal, b"", p256dh, auth)

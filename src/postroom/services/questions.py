@@ -28,7 +28,14 @@ from postroom.contracts.questions import (
 from postroom.contracts.quoting import exact, quoted
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
-from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.runs import (
+    AnsweredTicket,
+    OnTimeout,
+    RunRecord,
+    RunStatus,
+    RunWaitingTicket,
+    agent_of,
+)
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER, number_of
 from postroom.contracts.work import GivenAnswer, OpenQuestion
@@ -49,7 +56,7 @@ from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.asking import closed_by_another
-from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where
+from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where, retired
 from postroom.mail.waking.prompts import ASKED, ASKING, ASKING_LANES, agent_thread, asking_thread
 from postroom.services.administration import (
     AnsweredQuestion,
@@ -336,7 +343,9 @@ class QuestionService:
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
         for _ in range(_OPENS_LOOKS):
-            runs = await self._store.read(lambda tx: _numbered(tx, number))
+            runs, is_starting = await self._store.read(
+                lambda tx: (runs := _numbered(tx, number), not runs and _is_starting(tx, number))
+            )
             questions = asked_in(runs)
             numbers = [question.number for _, question in questions]
             answers = {
@@ -345,7 +354,7 @@ class QuestionService:
                 for answered in run.answered
             }
             meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
-            if meant is not None or not await self._store.read(lambda tx: _is_starting(tx, number)):
+            if meant is not None or not is_starting:
                 break
             await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
         if meant not in numbers:
@@ -473,10 +482,22 @@ class QuestionService:
         closed instead, and is returned with the decision that closed it.
 
         Raises:
-            StaleDecision: The agent already has the answer, or the question has no such answer.
+            StaleDecision: The agent has the answer already, or was retired, or there is no such answer.
         """
         run = await self._runs.stores.threads.load_run(run_id)
         lanes = [] if run is None else _asking_lanes(run)
+
+        def instead(tx: Transaction, answered: AnsweredTicket) -> ToolCallResume | None:
+            whose = None if run is None else agent_of(run.thread_id)
+            addressed = None if whose is None else tx.mail.agent_addressed(*whose)
+            if addressed is not None and addressed.agent.retired_at is not None:
+                raise StaleDecision(
+                    f"the answer to question {number} cannot be withdrawn: {retired(addressed.agent.name)}",
+                    value=number,
+                    remedy="leave the answer as it is",
+                )
+            return _closed_if_asked_again(tx, lanes, answered)
+
         answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
         for answered in answers:
             decision_id = answered.decision.decision_id
@@ -488,7 +509,7 @@ class QuestionService:
                     run_id,
                     decision_id,
                     beside=lanes,
-                    instead=lambda tx, answered: _closed_if_asked_again(tx, lanes, answered),
+                    instead=instead,
                 )
                 if taken is not None:
                     return taken
@@ -515,6 +536,8 @@ class QuestionService:
             project=project,
             agent=agent,
             is_closed=not answered.is_answer,
+            is_default=answered.is_answer and decision.by == NOBODY,
+            is_in_words=question.asked.kind is QuestionKind.YES_NO and decision.approved is None,
             can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING

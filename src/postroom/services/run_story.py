@@ -9,6 +9,7 @@ from typing import Final, Literal
 from postroom.contracts.events import CanonicalEvent
 from postroom.contracts.mail import Agent, Attempt, Message, Project, Reservation, Span
 from postroom.contracts.messages import Json, Role
+from postroom.contracts.questions import NOBODY
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, RunWaitingTicket, Usage
 from postroom.contracts.tools import ToolCallResume
@@ -52,6 +53,8 @@ class Step:
     places: Sequence[str] = ()
     """The places at which a question was shown."""
     approved: bool | None = None
+    is_answered: bool = False
+    """Whether somebody answered the question. If not, it is open or closed, or its time has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +204,7 @@ def _question_step(
         by=decision.by,
         where=answered_where(decision),
         approved=decision.approved,
+        is_answered=decision.by != NOBODY,
         result=decision.reason or "",
     )
 

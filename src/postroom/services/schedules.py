@@ -18,7 +18,7 @@ from postroom.mail.commands import SendMessage, read_command
 from postroom.mail.context import Caller, WriteContext
 from postroom.mail.identity import find_person
 from postroom.mail.operations import OPERATIONS
-from postroom.mail.projects import HUMAN, PEOPLE_SLUG, find_project
+from postroom.mail.projects import PEOPLE_SLUG, find_project
 from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail, home_of, lock_for_command
 from postroom.mail.waking.waker import OpenChange, Waker
@@ -140,9 +140,7 @@ class MailSchedules:
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)
-        sender = await self._mail.store.read(
-            lambda tx: find_person(tx, tx, f"{HUMAN}{message.sender.removeprefix(HUMAN)}")[1].name
-        )
+        sender = await self._mail.store.read(lambda tx: find_person(tx, tx, message.sender)[1].name)
         message = msgspec.structs.replace(message, project=slug, sender=sender)
         payload = msgspec.to_builtins(message)
         if not message.catch_up:

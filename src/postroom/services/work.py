@@ -35,7 +35,7 @@ from postroom.mail.commands import CatchUp
 from postroom.mail.context import Caller
 from postroom.mail.conversation import here
 from postroom.mail.identity import find_person
-from postroom.mail.projects import HUMAN, find_project
+from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
 from postroom.mail.tasks import decide_task
 from postroom.mail.tasks import views as task_views
@@ -126,7 +126,7 @@ class WorkService:
         """
 
         def change(tx: MailWrites) -> DecidedTaskView:
-            home, person = find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")
+            home, person = find_person(tx, tx, name)
             of = find_project(tx, project)
             tx.lock_projects({home.id, of.id})
             context = self._mail.context(tx, Caller(postroom=True, operator=True))

@@ -88,7 +88,7 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             await runs.discard(run.run_id)
         case word:
             raise InvalidArgument(
-                "this action does not exist: a run of a chat can only be answered, replayed or discarded",
+                "this action does not exist: a run of a chat can only be answered, retried or dismissed",
                 value=word[:40],
                 remedy="use a button on the page",
             )
@@ -103,7 +103,7 @@ def _nothing_to_do(named: str) -> UnknownRun:
     return UnknownRun(
         f"no question and no dead letter of a chat has the run id {named[:80]!r}",
         value=named[:80],
-        remedy=f"see {links.chats()}; the run may have been answered, replayed or discarded",
+        remedy=f"see {links.chats()}; the run may have been answered, retried or dismissed",
     )
 
 

@@ -48,13 +48,15 @@ class Frame:
     unread: int = 0
     """The number of messages that the viewer has not read."""
     faces: Mapping[str, Face] = field(default_factory=dict)
+    faces_in: Mapping[str, Mapping[str, Face]] = field(default_factory=dict)
+    """On a page about all projects, the avatars of each project's agents, keyed by the project's slug."""
 
-    def face(self, name: str, *, is_person: bool | None = None) -> Face:
+    def face(self, name: str, *, is_person: bool | None = None, slug: str = "") -> Face:
         """Return the avatar of a name.
 
         `is_person` is None if the caller does not know whether the name belongs to a person.
         """
-        known_face = self.faces.get(name.casefold())
+        known_face = self.faces_in.get(slug, self.faces).get(name.casefold())
         if known_face is None or (is_person is not None and known_face.is_person != is_person):
             return Face(tone(name), bool(is_person))
         return known_face
@@ -83,12 +85,6 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
         overlaps = len(together((overlap.first, overlap.second) for overlap in items))
     person = reads.agent(people.id, me) if people is not None and me else None
     reviews = reads.count_reviews(project.id, limit=MAX_REVIEWS)
-    faces: dict[str, Face] = {}
-    for home in (people, project):  # if an agent and a person have the same name, use the agent's avatar
-        if home is not None:
-            is_person = home.slug == PEOPLE_SLUG
-            for number, agent in enumerate(reads.agents(home.id, include_retired=True, limit=NAMED)):
-                faces[agent.name.casefold()] = Face(number * _STEP % TONES, is_person)
     return Frame(
         after=after,
         needs=work.for_people + overlaps + reviews,
@@ -97,5 +93,13 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
         conflicts=overlaps,
         reviews=reviews,
         unread=0 if person is None else reads.unread_count(person.id),
-        faces=faces,
+        # If an agent and a person have the same name, use the agent's avatar.
+        faces={**(faces_of(reads, people) if people else {}), **faces_of(reads, project)},
     )
+
+
+def faces_of(reads: MailReads, project: Project) -> dict[str, Face]:
+    """Return the avatars of a project's members, in the order in which they joined."""
+    names = reads.member_names(project.id, limit=NAMED)
+    is_person = project.slug == PEOPLE_SLUG
+    return {name.casefold(): Face(at * _STEP % TONES, is_person) for at, name in enumerate(names)}

@@ -24,12 +24,14 @@ from postroom.mail.tasks import tasks_page
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
 from postroom.services.questions import MAX_COUNTED, place_in_list
+from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web.forms import PlacedForm, read_form
-from postroom.web.frame import MAX_REVIEWS
+from postroom.web.frame import MAX_REVIEWS, Frame, faces_of
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name, see
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
+from postroom.web.wording import folder_name
 
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
@@ -124,17 +126,18 @@ async def projects(site: Site, request: Request) -> Response:
         inbox = dict[str, Any]()
         if services is not None:
             inbox = _inbox(services, tx, page.rows, overlaps, later, me)
-            inbox |= _asked(services, tx, asked_after)
+            inbox |= _asked(services, tx, asked_after, answered)
             inbox["to_settle"] += inbox["asked_in_all"]
+        inbox["names"], around = _drawn(mail, page.rows, inbox)
         return Shown(
             {
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
-                "given": None if services is None else _stored_answer(services, tx, answered),
                 **inbox,
             },
             now,
+            frame=around,
         )
 
     await site.settle()
@@ -156,6 +159,29 @@ async def projects(site: Site, request: Request) -> Response:
     if services is not None and "part" not in request.query_params:
         _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
     return page
+
+
+def _drawn(
+    mail: MailReads, listed: Sequence[Project], inbox: Mapping[str, Any]
+) -> tuple[dict[str, str], Frame]:
+    """Return the names of all projects on the page, keyed by slug, and the avatars of their agents.
+
+    A project's name is that of its folder, or its slug if another project on the page has the same name.
+    """
+    slugs = {one.project for part in ("asked", "snoozed", "active") for one in inbox.get(part, ())}
+    slugs |= {one.project for _, one in inbox.get("failed", ())}
+    others = filter(None, map(mail.project, slugs - {project.slug for project in listed}))
+    projects = {project.slug: project for project in (*listed, *others)}
+    slugs |= {slug for _, (slug, _) in inbox.get("clashes", ())}
+    by_id = inbox.get("slugs", {})
+    slugs |= {by_id[one.project_id] for one in inbox.get("finished", ())}
+    slugs |= {by_id.get(one.message.project_id, "") for one in inbox.get("mine", ())}
+    names = {slug: folder_name(project.human_key) for slug, project in projects.items()}
+    many, people = Counter(names.values()), mail.project(PEOPLE_KEY)
+    return {slug: name if many[name] == 1 else slug for slug, name in names.items()}, Frame(
+        faces={} if people is None else faces_of(mail, people),
+        faces_in={slug: faces_of(mail, projects[slug]) for slug in slugs if slug in projects},
+    )
 
 
 def _inbox(
@@ -199,12 +225,13 @@ def _inbox(
     }
 
 
-def _asked(services: PageServices, tx: Transaction, after: str) -> dict[str, Any]:
-    """Return a page of the open questions, the number of all, and the snoozed questions."""
+def _asked(services: PageServices, tx: Transaction, after: str, answered: str) -> dict[str, Any]:
+    """Return a page of the open questions, the number of all, the snoozed ones, and the answer just given."""
     due = takewhile(lambda one: one.snoozed_until is None, services.questions.listed(tx, after))
     asked = list(islice(due, QUESTIONS + 1))
     last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
     return {
+        "given": _stored_answer(services, tx, answered),
         "asked": asked[:QUESTIONS],
         "asked_after": after,
         "asked_next": last and place_in_list(last.asked_at, last.run_id, last.number),
@@ -316,7 +343,7 @@ async def home(site: WorkingSite, request: Request) -> Response:
         return _hidden(site, request, form, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
-            f"you can replay or discard 1 to {AT_ONCE} dead letters at once",
+            f"you can retry or dismiss 1 to {AT_ONCE} dead letters at once",
             value=form.do[:40],
             remedy="reload the page, and use a button on it",
         )

@@ -100,24 +100,24 @@ async def run(site: WorkingSite, request: Request) -> Response:
         if named != work.run_id or output != "end":
             return {"work": work}
         story = services.runs.story(tx, work.run_id)
-        answers = _answers(tx.mail, project, work.run_id, story.prompts)
+        sent = _sent(tx.mail, project, work, story.prompts)
         messages = [step.message for step in story.steps if step.message]
         shown = {message.id for message in conversation.here(tx.mail, project, messages)}
-        story, repeated = _told_once(story, answers, shown)
+        story, repeated = _told_once(story, sent["answers"], shown)
         texts = {place: lines(step.text) for place, step in enumerate(story.steps) if step.kind == "says"}
         for place, entry in enumerate(story.steps):
             if entry.message and entry.message.id in repeated:
                 texts[place] = entry.message.body_md
-        output_told = any(_same(story.output.text, row.body_md) for row in answers if row.id in repeated)
+        told = [answer.body_md for answer in sent["answers"] if answer.id in repeated]
         return {
             "work": work,
             "story": story,
-            "answers": answers,
+            **sent,
             "shown": shown,
             "told": repeated,
             "said": texts,
             "named": references(tx.mail, project, texts),
-            "is_output_told": work.finished_at is not None and output_told,
+            "is_output_told": any(_same(story.output.text, answer) for answer in told),
             "subjects": {row.id: row for row in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
@@ -282,8 +282,11 @@ def _same(text: str, answer: str) -> bool:
     return lines(text).strip() == lines(answer).strip()
 
 
-def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[Message]) -> list[Message]:
-    """Return the messages of this project that contain the result of a run, on the threads of its mail."""
+def _sent(reads: MailReads, project: Project, work: Work, prompts: Sequence[Message]) -> dict[str, Any]:
+    """Return the messages with a run's result, and the ids of the messages that ask its questions.
+
+    Both are on the threads of its mail in this project. A message sent before its end asks a question.
+    """
     first: dict[str, int] = {}
     for prompt in prompts:
         first[prompt.thread_id] = min(prompt.id, first.get(prompt.thread_id, prompt.id))
@@ -292,5 +295,7 @@ def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[
         for thread_id, message in first.items()
         for reply in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
-    answers = reads.answers_among(run_id, [reply.id for reply in behind])
-    return [reply for reply in behind if reply.id in answers]
+    sent = reads.answers_among(work.run_id, [reply.id for reply in behind])
+    ended = work.finished_at
+    results = [one for one in behind if one.id in sent and ended is not None and one.created_at >= ended]
+    return {"answers": results, "asking": sent - {one.id for one in results}}

@@ -101,7 +101,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     form = await read_form(request, services.visitors, RunForm)
     if form.do not in _ACTS or not 0 < len(form.run) <= MAX_AT_ONCE:
         raise InvalidArgument(
-            "this action does not exist: a run can only be cancelled, replayed, retried now or discarded",
+            "this action does not exist: a run can only be cancelled, retried or dismissed",
             value=form.do[:40],
             remedy="use a button on the page",
         )

@@ -346,10 +346,12 @@ def _render_times(context: Context, text: str) -> Markup:
 
 
 @pass_context
-def _avatar(context: Context, name: str, size: str = "", is_person: bool | None = None) -> Markup:
+def _avatar(
+    context: Context, name: str, size: str = "", is_person: bool | None = None, slug: str = ""
+) -> Markup:
     """Render the avatar of a name: the initials on the name's colour, with another shape for people."""
     frame: Frame = context["frame"]
-    return _face(frame.face(name, is_person=is_person), initials(name), size)
+    return _face(frame.face(name, is_person=is_person, slug=slug), initials(name), size)
 
 
 @lru_cache(4096)

@@ -9,17 +9,26 @@ from msgspec import to_builtins
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownAgent
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
+from postroom.contracts.plain_answers import HUMAN
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
+from postroom.contracts.runners import MAX_RUNS_AT_ONCE
 from postroom.contracts.runs import OnTimeout, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting, acting_active, find_address, find_person
-from postroom.mail.projects import HUMAN, PERSONS, full_address
-from postroom.mail.waking.open_questions import ASKED_AGAIN
-from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, decision_told, messages_named
+from postroom.mail.projects import PERSONS, full_address
+from postroom.mail.waking.open_questions import ASKED_AGAIN, retired
+from postroom.mail.waking.prompts import (
+    ASKED,
+    ASKING_LANES,
+    agent_thread,
+    asking_thread,
+    decision_told,
+    messages_named,
+)
 
 STARTER: Final = "starter"
 """The address of the person or agent who wrote the message that started the run."""
@@ -192,6 +201,26 @@ def closed_by_another(name: str, ticket: RunWaitingTicket, number: str, *, now: 
     )
 
 
+def close_questions(context: WriteContext, home: Project, agent: Agent) -> None:
+    """Cancel the waiting runs of an agent that was retired, which closes their questions.
+
+    A run that has an answer continues with it.
+
+    Raises:
+        ThreadsNeeded: The change must be repeated with the threads of these runs.
+    """
+    if context.waking is None:
+        return
+    lanes = [agent_thread(home.slug, agent.name, lane) for lane in range(MAX_RUNS_AT_ONCE)]
+    waiting = context.tx.waiting_runs([*lanes, *_threads(home, agent, "0")])
+    idle = {
+        thread: run
+        for thread, run in waiting.items()
+        if run.open_tickets and run.waiting and run.waiting.since_dispatch_id == run.dispatch_id
+    }
+    context.waking.accept.cancel_all(idle, retired(agent.name))
+
+
 def _threads(home: Project, agent: Agent, number: str) -> list[str]:
     """Return the threads for questions outside runs, beginning with the most likely one for a number."""
     lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
@@ -288,7 +317,7 @@ def _address(context: WriteContext, written: str, home: Project, run_id: str) ->
                 "name a person (human:NAME), operator or starter, or leave out `to`: then anyone may answer"
             )
             with suppress(UnknownAgent):
-                _, named = find_person(context.tx, context.projects, f"{HUMAN}{written}")
+                _, named = find_person(context.tx, context.projects, written)
                 remedy = f"for the person, write {HUMAN}{named.name}"
             raise UnknownAgent(error.message, value=written, remedy=remedy, details=error.details) from error
     numbers = _starters(context, run_id)

@@ -39,7 +39,7 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, ASKED_AGAIN, IN_WINDOW, takes_reply
+from postroom.mail.waking.open_questions import ASK, ASKED_AGAIN, IN_WINDOW, retired, takes_reply
 from postroom.mail.waking.prompts import (
     ASKING,
     DECISION,
@@ -617,6 +617,17 @@ class MessageEffects(RunEffects):
         _, assigned = _assign(tx.mail, whose, run_id, ids, told=told)
         return _among(messages, [message.message_id for message in assigned])
 
+    def why_not_wait(self, tx: Transaction, run: RunRecord) -> str | None:
+        """Return a reason if the agent of the run was retired while the run executed."""
+        whose = agent_of(run.thread_id)
+        addressed = None if whose is None else tx.mail.agent_addressed(*whose)
+        if whose is None or addressed is None or not run.open_tickets:
+            return None
+        tx.mail.lock_projects([addressed.project.id])
+        addressed = tx.mail.agent_addressed(*whose)  # read the agent's state again, under the lock
+        is_retired = addressed is not None and addressed.agent.retired_at is not None
+        return retired(whose[1]) if is_retired else None
+
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Mark the messages of an ended run as handled, and answer them, or send the questions of the run.
 
@@ -682,6 +693,8 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
     if addressed is None or where in (IN_WINDOW, ASKED_AGAIN):
         return
     project, agent = addressed.project, addressed.agent
+    if agent.retired_at is not None and not run.final_output:
+        return  # the agent receives no messages
     context.tx.lock_projects([project.id])
     context = replace(context, now=context.tx.now())
     texts = [] if answer is None else [answer.ticket.reason]

@@ -52,6 +52,11 @@ def answered_where(decision: ToolCallResume) -> str:
     return _SURFACES.get(decision.decision_id.partition("/")[0], "")
 
 
+def retired(name: str) -> str:
+    """Return the reason for which the questions of a retired agent are closed."""
+    return f"{name} was retired"
+
+
 def takes_reply(run: RunRecord) -> bool:
     """Return whether a reply can answer all questions for which a run waits."""
     tickets = run.open_tickets

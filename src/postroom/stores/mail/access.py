@@ -1623,6 +1623,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
         return self._all(Agent, "mail.agents", **values)
 
+    def member_names(self, project_id: int, *, limit: int) -> list[str]:
+        """Return the names of a project's agents, also of retired ones, in the order in which they joined."""
+        values = {"project_id": project_id, "limit": limit}
+        return [row[0] for row in self._tx.all("mail.member_names", values)]
+
     def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
         """Return a project's active agents, last active first."""
         return self._all(Agent, "mail.active_agents", project_id=project_id, limit=limit)

@@ -46,7 +46,8 @@ function changeChildren(old, fresh, rows) {
   while (place) drop(next());
 }
 
-// A row with a field in use or typed text stays, a part with a selection stays whole; a button says "1 new".
+// A row with a field in use or typed text stays. A part stays whole that has a selection, or a button to which the pointer has
+// just moved: no other button comes under the pointer. A button says "1 new".
 
 const differs = (field) =>
   field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
@@ -54,10 +55,14 @@ const differs = (field) =>
       : field.type !== "hidden" && field.value !== field.defaultValue;
 
 const FIELDS = "input, textarea, select";
+let aimedAt = 0;
+onpointermove = onpointerdown = () => (aimedAt = Date.now());
 
 function used(part) {
+  const isAimed = Date.now() - aimedAt < RETRY && one(":is(button, summary, a):hover", part);
+  if (isAimed) setTimeout(letGo, RETRY);
   const chosen = getSelection(), fields = all(FIELDS, part).filter((field) => field === document.activeElement || differs(field));
-  return !chosen.isCollapsed && part.contains(chosen.anchorNode) ? [part, ...fields] : fields;
+  return isAimed || (!chosen.isCollapsed && part.contains(chosen.anchorNode)) ? [part, ...fields] : fields;
 }
 
 function plain(part) {
@@ -304,34 +309,8 @@ for (const link of all(".tabs a")) {
   if (chosen && link.pathname !== location.pathname) link.search = chosen;
 }
 
-// A file may be dropped anywhere on a form that takes files.
-for (const kind of ["dragover", "drop"])
-  addEventListener(kind, (event) => {
-    const field = event.target.closest?.("form")?.querySelector("[type=file]");
-    if (!field || !event.dataTransfer.types.includes("Files")) return;
-    event.preventDefault();
-    if (kind === "dragover") return;
-    const files = new DataTransfer();
-    for (const file of [...field.files, ...event.dataTransfer.files]) files.items.add(file);
-    field.files = files.files;
-  });
-
 // A thread opens at the first message that its reader has not read.
 if (!location.hash) one("[data-first]")?.scrollIntoView();
-
-// A draft outlives an error, in its tab, until a message was sent.
-const form = one("[data-draft]");
-try {
-  if (/[?&]sent=/.test(location.search)) delete sessionStorage.drafts;
-  if (form) {
-    const drafts = JSON.parse(sessionStorage.drafts ?? "{}"), typed = (drafts[form.dataset.draft] ??= {});
-    for (const field of all("[name=others], [name=subject], [name=body]", form)) field.value ||= typed[field.name] ?? "";
-    form.oninput = ({ target }) => {
-      typed[target.name] = target.value;
-      sessionStorage.drafts = JSON.stringify(drafts);
-    };
-  }
-} catch {}
 
 const help = one("#help"), switched = one("#keys-on");
 const KEYS = "postroom/keys";
