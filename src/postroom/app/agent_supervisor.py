@@ -27,6 +27,7 @@ from postroom.contracts.errors import (
     ConfigError,
     InputError,
     InvalidRunner,
+    MissingExtra,
     RunFailure,
     RunnerNotFound,
     RunnerSecretMissing,
@@ -58,6 +59,7 @@ from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEf
 from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl
+from postroom.runtime.openai import check_sdk
 from postroom.services.calls import Calls
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
@@ -206,6 +208,7 @@ class ExecutorRegistry:
             )
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
+            check_sdk()
         elif isinstance(runner, HttpRunner):
             check_installed()
 
@@ -383,7 +386,7 @@ class AgentSupervisor:
             try:
                 # Register an agent of the configuration file with its runner, and find out the slug of its
                 # project.
-                self._executors.check(declared.runner)
+                await asyncio.to_thread(self._executors.check, declared.runner)
                 made = await self._mail.call(
                     "ensure_project", {"human_key": declared.project}, caller=_OPERATOR
                 )
@@ -404,7 +407,7 @@ class AgentSupervisor:
                     claims_tasks=declared.runner.claims_tasks,
                 )
                 still_declared.add((str(made["slug"]), declared.name.casefold()))
-            except (InputError, StateError, RunFailure) as error:
+            except (InputError, StateError, RunFailure, MissingExtra) as error:
                 raise declared.refused(error) from error
         for before in await self._mail.store.read(declared_runners):
             slug, name = before.project.slug, before.agent.name

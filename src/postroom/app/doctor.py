@@ -28,6 +28,7 @@ from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     InvalidRunner,
+    MissingExtra,
     PostroomError,
     RunFailure,
     StoreError,
@@ -277,7 +278,7 @@ class Doctor:
         name = f"{declared.agent.name}@{declared.project.slug}"
         try:
             result = self._application.executors.looked_at(read_runner(declared.runner))
-        except (RunFailure, InvalidRunner) as error:
+        except (RunFailure, InvalidRunner, MissingExtra) as error:
             return broken("runner", error, about=name)
         return CheckResult(part="runner", about=name, state="ok", detail=result)
 

@@ -987,12 +987,20 @@ class Completion:
         run = tx.runs.threads.load_run(dispatch.run_id)
         ended = None
         if run is not None and owns(dispatch, run):
-            ended = run.ended(derive_termination(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
+            has_read = dispatch.claimed_at is not None
+            ended = run.ended(
+                derive_termination(dispatch),
+                now=tx.now(),
+                dispatch_id=dispatch.dispatch_id,
+                has_read=has_read,
+            )
             effects = self._core.effects
             drafts = () if effects is None else tuple(effects.of(tx, ended))
             tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=drafts))
             if effects is not None:
                 effects.write(tx, ended, accept)
+                if run.waiting is not None and not has_read:
+                    effects.withdraw(tx, run)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
@@ -1083,7 +1091,11 @@ class Completion:
         )
         if run is None or run.status is not RunStatus.WAITING or not is_asking:
             return None
-        ended = run.ended(termination or TerminationReason.cancelled(), now=tx.now())
+        is_asked = run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id
+        row = None if is_asked else tx.runs.dispatches.load(run.dispatch_id or "")  # it brings an answer
+        has_read = row is None or row.claimed_at is not None
+        end = termination or TerminationReason.cancelled()
+        ended = run.ended(end, now=tx.now(), has_read=has_read)
         effects = self._core.effects
         drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))

@@ -18,7 +18,6 @@ from postroom.contracts.errors import (
     ContextOverflow,
     InferenceError,
     InferenceTimeout,
-    MissingExtra,
     ModelNotFound,
     NoModelEndpoint,
     Overloaded,
@@ -29,7 +28,7 @@ from postroom.contracts.errors import (
     Unauthorized,
 )
 from postroom.contracts.retrying import retry_after_ms
-from postroom.extras import install_command
+from postroom.runtime.openai import sdk_missing
 
 MAX_EXCERPT_LENGTH = 500
 
@@ -149,11 +148,7 @@ try:
     import openai
     from openai.types.chat import ChatCompletionChunk
 except ImportError as error:
-    raise MissingExtra(
-        f"the OpenAI-compatible model requires {error.name}, which is not installed",
-        value=error.name,
-        remedy=install_command("openai"),
-    ) from error
+    raise sdk_missing(error.name) from error
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 _MAX_DONE_LENGTH = 13

@@ -18,6 +18,7 @@ from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
+from postroom.contracts.questions import IN_WINDOW
 from postroom.contracts.quoting import one_line, without_escapes
 from postroom.contracts.records import from_plain, replace
 from postroom.contracts.runs import (
@@ -39,7 +40,7 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, ASKED_AGAIN, IN_WINDOW, retired, takes_reply
+from postroom.mail.waking.open_questions import ASKED_AGAIN, retired, takes_reply, ticket_of
 from postroom.mail.waking.prompts import (
     ASKING,
     DECISION,
@@ -266,7 +267,7 @@ class MailRunExecutor(ExecutorAround):
             return result
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
-        """Wait for the answer to the question of the run's message."""
+        """Wait for the answer to the question of the run's message; an older release asked in this way."""
         blocks = [
             block for message in activation.messages for block in message.content if block.type == "data"
         ]
@@ -304,19 +305,7 @@ class MailRunExecutor(ExecutorAround):
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
-        tickets = tuple(
-            RunWaitingTicket(
-                ticket_id=question.id,
-                tool_call_id=question.id,
-                tool_name=ASK,
-                reason=question.text,
-                updated_at=now,
-                expires_at=None if question.timeout_ms is None else now + question.timeout_ms,
-                on_timeout=question.on_timeout,
-                asked=question.asked,
-            )
-            for question in asked
-        )
+        tickets = tuple(ticket_of(question, now) for question in asked)
         waiting = result.waiting or RunWaitingState(
             reason=WaitingReason.USER_INPUT, message=result.response or None
         )
@@ -681,7 +670,9 @@ class MessageEffects(RunEffects):
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if addressed is not None:
             tx.mail.lock_projects([addressed.project.id])
-            questions = [ticket.tool_call_id for ticket in run.open_tickets]
+            closed = [answered.ticket for answered in run.answered if not answered.is_answer]
+            tickets = run.waiting.tickets if run.waiting is not None else ()
+            questions = [ticket.tool_call_id for ticket in tickets if ticket not in closed]
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
 
 
@@ -702,7 +693,8 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
         asking = tx.runs.messages.named(run.thread_id, run.input.trigger_message_ids)
         texts = [record.message.text() for record in asking]
     question = one_line(texts[0]) if texts else "your question"
-    text = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
+    why = answer.decision.reason if answer is not None and not answer.is_answer else _reason(run)
+    text = run.final_output or f"There is no answer: {why or 'the question was withdrawn'}."
     new = NewMessage(
         project=project,
         sender=agent,

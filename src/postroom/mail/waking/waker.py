@@ -23,16 +23,25 @@ from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import RunRecord, agent_of
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import (
+    RunMessageInput,
+    RunRecord,
+    RunStatus,
+    RunWaitingState,
+    WaitingReason,
+    agent_of,
+)
 from postroom.contracts.tasks import TASK_THREAD, place_in_message
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import Accept, ThreadsNeeded
+from postroom.contracts.waking import Accept, AskedQuestion, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, format_address
-from postroom.mail.waking.open_questions import answers, given_by_reply, why_late
+from postroom.mail.waking.open_questions import answers, given_by_reply, ticket_of, why_late
 from postroom.mail.waking.prompts import (
+    ASKED,
     Origin,
     agent_thread,
     as_answered,
@@ -83,6 +92,28 @@ class OpenChange:
     """
     expected: frozenset[str] = frozenset()
     """The threads that the recipients of the change's messages need, and that the change has locked."""
+
+    def ask(self, thread_id: str, agent: Agent, question: AskedQuestion) -> None:
+        """Store a run that waits for the answer to a question that an agent asks outside its runs.
+
+        Raises:
+            ThreadsNeeded: The change has not locked the thread.
+        """
+        if thread_id not in self.accept.thread_ids:
+            raise ThreadsNeeded(frozenset({thread_id}))
+        now, message = self.tx.now(), RunMessage.user(question.text, id=f"{ASKED}{question.id}")
+        run = RunRecord(
+            run_id=self.tx.new_id(),
+            thread_id=thread_id,
+            status=RunStatus.WAITING,
+            input=RunMessageInput(thread_id=thread_id, trigger_message_ids=(message.id or "",)),
+            waiting=RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket_of(question, now),)),
+            created_at=now,
+            started_at=now,
+            updated_at=now,
+        )
+        self.tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run, messages=(message,)))
+        self.tx.mail.ask_outside(run.run_id, agent.id, question.id, now)
 
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
