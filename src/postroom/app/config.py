@@ -330,13 +330,13 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
-        _about("What hooks do if reservations cannot be checked: warn, block, or off (no check)."),
+        _about("How hooks react if reservations cannot be checked: warn, block, or off (no check)."),
     ] = "warn"
     stale_write_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
         _about(
-            "What hooks do when an agent overwrites a whole file that was changed after the agent "
+            "How hooks react when an agent overwrites a whole file that was changed after the agent "
             "last read it."
         ),
     ] = "block"
@@ -344,7 +344,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["warn", "block", "off"],
         _read_by(_lower),
         _about(
-            "What hooks do when an agent changes such a file in another way: an edit of a part, a "
+            "How hooks react when an agent changes such a file in another way: an edit of a part, a "
             "patch, a shell command."
         ),
     ] = "warn"
