@@ -13,7 +13,7 @@ from postroom.contracts.questions import PAGES, Given, person
 from postroom.mail.context import Caller
 from postroom.services.questions import TAKE_BACK_MS, QuestionTimeouts
 from postroom.testing import ManualClock
-from waking_room import PROJECT
+from waking_room import PROJECT, both_engines
 from work_room import SLUG, TOKEN, WorkRoom, hidden, place, post
 
 
@@ -171,6 +171,7 @@ async def test_a_question_is_open_once_its_call_has_returned_though_its_server_e
     await room.close()
 
 
+@both_engines
 async def test_the_same_question_asked_at_the_same_time_is_one_question(room):
     views = await asyncio.gather(*(ask(room, action="DROP TABLE a") for _ in range(8)))
     [listed] = await room.questions.questions()
@@ -179,6 +180,7 @@ async def test_the_same_question_asked_at_the_same_time_is_one_question(room):
     assert all(view["state"] == "open" for view in views if not view["asked"])
 
 
+@both_engines
 async def test_of_actions_that_are_asked_for_at_the_same_time_only_the_last_is_open(room):
     views = await asyncio.gather(*(ask(room, action=f"DROP TABLE t{number}") for number in range(4)))
     assert all(view["asked"] for view in views)

@@ -16,7 +16,7 @@ from postroom.app import places
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.gateway_secrets import take_secret
-from postroom.app.model_agents import ModelAgents, secret_named
+from postroom.app.model_agents import ModelAgents, read_secret
 from postroom.app.model_tools import check_tools
 from postroom.app.tokens import new_run_token
 from postroom.concurrency import SystemTimer, Tasks
@@ -225,10 +225,10 @@ class ExecutorRegistry:
         match runner:
             case Runner():
                 executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
-                return f"starts {executor.program_of(runner)}"
+                return f"starts {executor.find_program(runner)}"
             case ModelRunner():
                 if runner.api_key_env is not None:
-                    secret_named(runner.api_key_env, self._environment)
+                    read_secret(runner.api_key_env, self._environment)
                 return f"calls {runner.model} at {urlsplit(runner.base_url).netloc}"
             case HttpRunner():
                 signing_secret(runner, self._environment)
@@ -413,7 +413,7 @@ class AgentSupervisor:
             slug, name = before.project.slug, before.agent.name
             if before.declared_by == "file" and (slug, name.casefold()) not in still_declared:
                 await self._mail.set_runner(slug, name, None)
-        await asyncio.to_thread(self._executors.programs.remove_left)
+        await asyncio.to_thread(self._executors.programs.remove_leftovers)
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")

@@ -588,7 +588,7 @@ class Conversation(Record, frozen=True, kw_only=True):
         )
 
 
-def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
+def build_conversation(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
     The input and output of another run are omitted if that run has not ended, was rolled back, or had input

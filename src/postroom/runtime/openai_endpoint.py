@@ -84,7 +84,7 @@ _ASKED = re.compile(
 )
 
 
-def failure_of(
+def build_error(
     status: int, headers: Mapping[str, str], said: object, *, now: int, endpoint: str = "the model's endpoint"
 ) -> InferenceError:
     """Return the error for a response that rejects a request.
@@ -238,7 +238,7 @@ class Endpoint:
             raise ProviderFailed(f"the model's endpoint cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
             raise self._hide_key(
-                failure_of(error.status_code, error.response.headers, error.body, now=now)
+                build_error(error.status_code, error.response.headers, error.body, now=now)
             ) from None
         except openai.APIError as error:
             raise self._hide_key(failure_in_stream(error.body)) from None
@@ -294,7 +294,7 @@ class Endpoint:
         except openai.APIStatusError as error:
             headers = error.response.headers
             raise self._hide_key(
-                failure_of(error.status_code, headers, error.body, now=now, endpoint=endpoint)
+                build_error(error.status_code, headers, error.body, now=now, endpoint=endpoint)
             ) from None
         except httpx2.RequestError as error:
             raise ProviderFailed(f"{endpoint} closed the connection: {self._hidden(error)}") from error

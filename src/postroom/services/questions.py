@@ -46,13 +46,13 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run, asker_of
 from postroom.gateway.replies import (
     Question,
+    build_outbox_target,
     closed_card,
-    inbound_ids_of,
     is_chat,
+    list_inbound_ids,
     question_of,
-    target_of,
 )
-from postroom.gateway.sessions import chat_of
+from postroom.gateway.sessions import find_chat
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
@@ -635,8 +635,12 @@ def is_of_same(thread_id: str, run: RunRecord) -> bool:
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
     """Return the chat of a run, and the person who wrote there, or "" if the person is no longer known."""
-    source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
-    return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
+    source = find_chat(tx, thread_id=run.thread_id, inbound_ids=list_inbound_ids(run))
+    return (
+        (build_outbox_target(run.thread_id), "")
+        if source is None
+        else (source.address.name, source.description)
+    )
 
 
 def open_question(

@@ -49,12 +49,12 @@ from postroom.mail.waking.prompts import (
     STOPS,
     answer_told,
     asks,
-    clipped,
     decision_told,
     failure,
+    keep_end,
     messages_named,
 )
-from postroom.ports import PendingBoundary, RunControl, RunEffects, claim_of
+from postroom.ports import PendingBoundary, RunControl, RunEffects, get_claim
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
@@ -238,7 +238,7 @@ class MailRunExecutor(ExecutorAround):
                 answered=[call_id for call_id, _ in activation.decisions],
                 is_question=is_asking,
             )
-            begun = await _write_change(self._store, claim_of(activation), begin_run)
+            begun = await _write_change(self._store, get_claim(activation), begin_run)
         if is_asking:
             return AgentRunResult(run_id=run_id, response=decision_told(activation.decisions[0][1]))
         messages = _among(activation.messages, begun.mail)
@@ -286,7 +286,7 @@ class MailRunExecutor(ExecutorAround):
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
             noted = partial(_notes_message, begun=begun, run_id=run_id, rules=self._rules)
             told = replace(
-                told, messages=(*await _write_change(self._store, claim_of(told), noted), *told.messages)
+                told, messages=(*await _write_change(self._store, get_claim(told), noted), *told.messages)
             )
         try:
             result = await self._within.run(told, sink)
@@ -301,7 +301,7 @@ class MailRunExecutor(ExecutorAround):
         """Store the trace position of the run, for work that the run causes later."""
         if (at := span.traceparent) is not None:
             name = run_trace(activation.run_id or "")
-            await _write_change(self._store, claim_of(activation), lambda tx: tx.put_trace(name, at))
+            await _write_change(self._store, get_claim(activation), lambda tx: tx.put_trace(name, at))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
@@ -546,7 +546,7 @@ class RunCompletion:
             sender=agent,
             addressees=addressees,
             subject=reply_subject(asked.subject, context.rules.max_subject_chars),
-            body_md=clipped(without_escapes(body), context.rules.max_body_bytes),
+            body_md=keep_end(without_escapes(body), context.rules.max_body_bytes),
             importance="normal" if self.failed is None else "high",
             thread_id=asked.thread_id,
             topic=asked.topic,

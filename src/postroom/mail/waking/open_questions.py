@@ -27,7 +27,7 @@ from postroom.contracts.runs import RunRecord, RunWaitingTicket, agent_of
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import AskedQuestion, number_of
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
-from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, lane_of
+from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, choose_lane
 from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
@@ -126,7 +126,7 @@ def held(
         recipient.agent_id: agent_thread(
             recipient.project_slug,
             recipient.name,
-            lane_of(message.thread_id, agents[recipient.agent_id].runs_at_once),
+            choose_lane(message.thread_id, agents[recipient.agent_id].runs_at_once),
         )
         for recipient in readers
     }

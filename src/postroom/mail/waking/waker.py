@@ -38,7 +38,7 @@ from postroom.contracts.waking import Accept, AskedQuestion, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
-from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
+from postroom.mail.projects import PEOPLE_SLUG, VISITOR, format_address
 from postroom.mail.waking.open_questions import answers, given_by_reply, ticket_of, why_late
 from postroom.mail.waking.prompts import (
     ASKED,
@@ -48,7 +48,7 @@ from postroom.mail.waking.prompts import (
     as_order,
     as_prompt,
     as_said,
-    lane_of,
+    choose_lane,
     message_name,
 )
 from postroom.ports import ChatDelivery, ChatOutbox
@@ -128,14 +128,16 @@ class OpenChange:
             QueueFull: A recipient has reached its limit of waiting messages, and `refuses_full` is true.
         """
         agents = [reader for reader in readers if not is_person(reader)]
-        threads = {name for agent in agents for name in self.threads_of(agent, thread_id, reply_to)}
+        threads = {name for agent in agents for name in self.choose_threads(agent, thread_id, reply_to)}
         needed = frozenset(sorted(threads)[:MAX_AT_ONCE])
         self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
         if not self.refuses_full:
             return
-        woken = [agent for agent in agents if needed.issuperset(self.threads_of(agent, thread_id, reply_to))]
+        woken = [
+            agent for agent in agents if needed.issuperset(self.choose_threads(agent, thread_id, reply_to))
+        ]
         if full := [agent for agent in woken if not self.has_room(agent, thread_id, reply_to, sender_id)]:
             names = [reader[1].name for reader in full]
             raise QueueFull(
@@ -146,7 +148,7 @@ class OpenChange:
                 details={"recipients": names},
             )
 
-    def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
+    def choose_threads(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
         """Return the threads to which a message for a recipient may be added."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
@@ -169,7 +171,7 @@ class OpenChange:
         """
         for woken_reader in readers:
             origin = Origin(
-                address=address_of(message.sender_name, home.slug, woken_reader[0].slug),
+                address=format_address(message.sender_name, home.slug, woken_reader[0].slug),
                 program=sender.program,
                 verified=self.verified,
                 is_answer=is_answer,
@@ -411,7 +413,9 @@ def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
     If there is no mail thread, return all threads of the agent's runs.
     """
     project, agent = reader
-    lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
+    lanes = (
+        range(agent.runs_at_once) if mail_thread is None else [choose_lane(mail_thread, agent.runs_at_once)]
+    )
     return [agent_thread(project.slug, agent.name, lane) for lane in lanes]
 
 
