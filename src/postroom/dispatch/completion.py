@@ -689,9 +689,11 @@ class Completion:
         if job.has_followers and asks is not None:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
         state = tx.runs.state(*looks)
-        run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
-        is_over = run is not None and run.status is RunStatus.DONE
-        is_cancelled = not is_over and any(command.cancels for command in commands)
+        run, commands, is_cancelled = state.run, list[LiveRunCommand](), False
+        if state.has_commands:
+            commands = commands_in(tx, dispatch)
+            is_over = run is not None and run.status is RunStatus.DONE
+            is_cancelled = not is_over and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None
