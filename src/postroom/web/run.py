@@ -19,7 +19,6 @@ from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
 from postroom.services.questions import QuestionService
-from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
@@ -103,21 +102,25 @@ async def run(site: WorkingSite, request: Request) -> Response:
         sent = _sent(tx.mail, project, work, story.prompts)
         messages = [step.message for step in story.steps if step.message]
         shown = {message.id for message in conversation.here(tx.mail, project, messages)}
-        story, repeated = _told_once(story, sent["answers"], shown)
-        texts = {place: lines(step.text) for place, step in enumerate(story.steps) if step.kind == "says"}
-        for place, entry in enumerate(story.steps):
+        wrote = {step.message.id for step in story.steps if step.kind == "wrote" and step.message} & shown
+        told = [one for one in sent["answers"] if one.id in wrote and one.recalled_at is None]
+        repeated, told_texts = {one.id for one in told}, {lines(one.body_md).strip() for one in told}
+        steps = [  # without text that the result repeats
+            step for step in story.steps if step.kind != "says" or lines(step.text).strip() not in told_texts
+        ]
+        texts = {place: lines(step.text) for place, step in enumerate(steps) if step.kind == "says"}
+        for place, entry in enumerate(steps):
             if entry.message and entry.message.id in repeated:
                 texts[place] = entry.message.body_md
-        told = [answer.body_md for answer in sent["answers"] if answer.id in repeated]
         return {
             "work": work,
-            "story": story,
+            "story": replace(story, steps=steps),
             **sent,
             "shown": shown,
             "told": repeated,
             "said": texts,
             "named": references(tx.mail, project, texts),
-            "is_output_told": any(_same(story.output.text, answer) for answer in told),
+            "is_output_told": lines(story.output.text).strip() in told_texts,
             "subjects": {row.id: row for row in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
@@ -262,24 +265,6 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
         )
         for shape, begin, end in parts
     ]
-
-
-def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
-    """Remove text from steps that an answer repeats, and return the steps, and the answers shown in full."""
-    ids = {answer.id for answer in answers if answer.id in shown and answer.recalled_at is None}
-    repeated = {step.message.id for step in story.steps if step.kind == "wrote" and step.message} & ids
-    texts = [answer.body_md for answer in answers if answer.id in repeated]
-    steps = [
-        step
-        for step in story.steps
-        if step.kind != "says" or not any(_same(step.text, answer) for answer in texts)
-    ]
-    return replace(story, steps=steps), repeated
-
-
-def _same(text: str, answer: str) -> bool:
-    """Return whether a text equals an answer, ignoring surrounding spaces and escape sequences."""
-    return lines(text).strip() == lines(answer).strip()
 
 
 def _sent(reads: MailReads, project: Project, work: Work, prompts: Sequence[Message]) -> dict[str, Any]:
