@@ -18,7 +18,7 @@ from postroom.contracts.files import ChatFile
 from postroom.contracts.messages import ContentBlock, Message, Role
 from postroom.gateway.config import GatewayConfig, PlatformConfig
 from postroom.gateway.events import Attachment
-from postroom.gateway.files import ChatFiles, content_of
+from postroom.gateway.files import ChatFiles, read_content
 from postroom.gateway.platforms.telegram_api import TelegramApi
 from postroom.stores.sqlite import SqliteStore
 
@@ -72,7 +72,7 @@ async def sent_out(store: SqliteStore, file: ChatFile) -> int:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     api = await asyncio.to_thread(TelegramApi, f"http://127.0.0.1:{port}", "1:a", silence_ms=30_000)
-    content = content_of(file, store.chat.files)
+    content = read_content(file, store.chat.files)
     answer = await api.call(
         "sendDocument", {"file": "document"}, file=(file.name, content, "application/octet-stream")
     )

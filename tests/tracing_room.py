@@ -28,7 +28,7 @@ class Watched:
         return [span for span in self.spans() if span["name"] == name][-1]
 
 
-def trace_of(span: dict[str, Any]) -> str:
+def read_trace(span: dict[str, Any]) -> str:
     return span["context"]["trace_id"]
 
 

@@ -10,7 +10,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_wiring import make_adapter
 from postroom.concurrency import SystemTimer
 from postroom.contracts.clock import SystemClock
-from postroom.gateway.platforms import ADAPTERS, adapter_of
+from postroom.gateway.platforms import ADAPTERS, load_adapter_class
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.session import Platform
 
@@ -56,7 +56,7 @@ def with_addresses() -> Mapping[Platform, BasePlatformAdapter]:
     found = {
         platform: made[platform] for platform in ADAPTERS if platform in made and made[platform].routes()
     }
-    wanted = [one for one in ADAPTERS if adapter_of(one).routes is not BasePlatformAdapter.routes]
+    wanted = [one for one in ADAPTERS if load_adapter_class(one).routes is not BasePlatformAdapter.routes]
     if missing := [one.value for one in wanted if one not in found]:
         raise LookupError(f"docs/from_code/channels.py has no settings for the routes of {missing}")
     return found

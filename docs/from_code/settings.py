@@ -8,7 +8,7 @@ from msgspec import inspect
 
 from from_code.markdown import table
 from postroom.app import config, places
-from postroom.app.config import IN_DATA_DIR, SETTINGS, Settings, description_of, value_text
+from postroom.app.config import IN_DATA_DIR, SETTINGS, Settings, describe_setting, value_text
 from postroom.cli import exit_codes
 from postroom.toml_files import fields_of
 
@@ -46,7 +46,7 @@ def page() -> str:
             f"`{places.PREFIX}{name.upper()}`",
             _setting_default(name, defaults[name]),
             _limits(name),
-            description_of(name),
+            describe_setting(name),
         )
         for name in SETTINGS
     ]

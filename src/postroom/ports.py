@@ -155,7 +155,7 @@ class RunControl:
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 
 
-def claim_of(activation: RunActivation) -> Claim | None:
+def get_claim(activation: RunActivation) -> Claim | None:
     """Return the claim that the writes of an execution present, or None if no mailbox started it."""
     return activation.control.claim if isinstance(activation.control, RunControl) else None
 

@@ -12,7 +12,7 @@ from channels.fake_discord import ALICE, BOB, DIRECT, ME, PERSONS
 from channels.fake_telegram import BOT_ID, USERNAME
 from postroom.contracts.chat import InboundKey, InboundMessage, InboundStatus
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.handover import message_of
+from postroom.gateway.handover import build_message
 from postroom.gateway.platforms import discord as discord_file
 from postroom.gateway.platforms import email as email_file
 from postroom.gateway.platforms import matrix as matrix_file
@@ -64,7 +64,7 @@ def discord(**told: Any) -> MessageEvent | None:
     me, read = discord_file.Me(user_id=ME), discord_file.read(message, discord_file.Message)
     if not read.is_for(me):
         return None
-    return discord_file.event_of(read, discord_file.Channel(chat_type="dm"), me)
+    return discord_file.build_event(read, discord_file.Channel(chat_type="dm"), me)
 
 
 def matrix(kind: str = "m.room.message", **content: Any) -> MessageEvent | None:
@@ -90,7 +90,7 @@ def email(text: str = "", html: str = "", file: str = "", **headers: str) -> Mes
         mail.add_attachment(b"x", maintype="text", subtype="csv", filename=file)
     where = email_file.Where(validity=1, uid=1)
     me = email_file.Ourselves(address="bot@example.org", authserv_id=None)
-    return email_file.understood(email_file.parsed(mail.as_bytes()), where, me)
+    return email_file.understood(email_file.parse_email(mail.as_bytes()), where, me)
 
 
 def share(**told: Any) -> list[dict[str, Any]]:
@@ -284,7 +284,7 @@ def outcome(event: MessageEvent | None) -> str:
         received_at=0,
         updated_at=0,
     )
-    message = message_of(event, inbound, shared=False)
+    message = build_message(event, inbound, shared=False)
     files = " ".join(f"{block.data.get('ref')} {block.data.get('name')}" for block in message.content[1:])
     if WORD in f"{message.text()} {files}":
         return "given"

@@ -25,7 +25,7 @@ from postroom.gateway.platforms.api_server import (
     ApiServerAdapter,
     ApiServerOptions,
     Exchanges,
-    response_id_of,
+    encode_response_id,
 )
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
@@ -629,7 +629,7 @@ async def test_a_response_that_nobody_waits_for_any_more_gets_its_answer(
         asked = asyncio.create_task(client.post("/v1/responses", json={"input": "x", "conversation": "pier"}))
         (event,) = await gateway.inbound(1)
         await until(lambda: clock.sleeping == 2)
-        response_id = response_id_of("pier", event.message_id)
+        response_id = encode_response_id("pier", event.message_id)
         assert (await client.get(f"/v1/responses/{response_id}")).json()["status"] == "in_progress"
         clock.set(clock.now() + 600_000)
         assert (await asked).status_code == 504

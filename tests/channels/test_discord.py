@@ -117,7 +117,7 @@ OURS = wire.Me(user_id=ME)
 
 
 def test_a_direct_message_belongs_to_its_chat() -> None:
-    event = event_of(message(), DM)
+    event = build_event(message(), DM)
     assert (event.text, event.message_id, event.addressed) == ("hello", "1100000000004194304", True)
     assert event.timestamp == 1_682_330_837_012
     assert event.source.to_dict() == {
@@ -144,7 +144,7 @@ def test_a_direct_message_belongs_to_its_chat() -> None:
     ],
 )
 def test_a_message_in_a_channel_is_for_us_when_it_names_or_answers_us(more, text, addressed) -> None:
-    event = event_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM)
+    event = build_event(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM)
     assert (event.text, event.addressed) == (text, addressed)
     assert event.metadata == {"guild_id": GUILD}
 
@@ -154,7 +154,7 @@ def test_an_answer_names_what_it_answers() -> None:
         message_reference={"type": 0, "message_id": "77"},
         referenced_message={"author": PERSONS[BOB], "content": "why?"},
     )
-    event = event_of(told, DM)
+    event = build_event(told, DM)
     assert (event.reply_to_message_id, event.reply_to_text) == ("77", "why?")
 
 
@@ -164,12 +164,12 @@ def test_an_answer_to_a_forward_does_not_name_who_forwarded_it() -> None:
         message_reference={"type": 0, "message_id": "77"},
         referenced_message={"author": PERSONS[BOB], **forward},
     )
-    event = event_of(told, DM)
+    event = build_event(told, DM)
     assert (event.reply_to_text, event.reply_to_author) == ("stranger words", None)
 
 
 def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
-    source = event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD).source
+    source = build_event(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD).source
     assert (source.chat_type, source.chat_id, source.thread_id) == ("thread", ROOM, THREAD)
 
 
@@ -183,7 +183,7 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     ],
 )
 def test_words_are_kept_as_they_are_where_they_can_be_kept(more, text) -> None:
-    assert event_of(message(**more), DM).text == text
+    assert build_event(message(**more), DM).text == text
 
 
 @each_row(
@@ -201,13 +201,13 @@ def test_a_file_is_of_the_kind_that_its_type_says(mime, flags, kind) -> None:
     name = "../../etc/passwd\r\nX-Evil: 1"
     url = "https://cdn.discordapp.com/attachments/1/2/a"
     one = {"id": "5", "url": url, "filename": name, "size": 12, "content_type": mime}
-    event = event_of(message(attachments=[one], flags=flags, content=""), DM)
+    event = build_event(message(attachments=[one], flags=flags, content=""), DM)
     assert event.media == (Attachment(kind=kind, ref=url, mime=mime, name=name, size=12),)
     assert event.message_type is kind
 
 
 def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
-    event = event_of(message(content="/stop now", webhook_id="9"), DM)
+    event = build_event(message(content="/stop now", webhook_id="9"), DM)
     assert (event.message_type, event.get_command(), event.get_command_args()) == (
         MessageType.COMMAND,
         "stop",
@@ -217,7 +217,7 @@ def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
 
 
 def test_what_is_kept_of_a_message_can_be_read_back() -> None:
-    event = event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD)
+    event = build_event(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD)
     again = MessageEvent.from_body(json.loads(json.dumps(event.to_body())))
     assert again.to_body() == event.to_body()
 
@@ -251,16 +251,16 @@ def test_a_malformed_message_is_unreadable_and_nothing_else(told) -> None:
 
 def read(told: object) -> MessageEvent | None:
     message = wire.read(told, wire.Message)
-    return wire.event_of(message, IN_ROOM, OURS) if message.is_for(OURS) else None
+    return wire.build_event(message, IN_ROOM, OURS) if message.is_for(OURS) else None
 
 
-def event_of(told: object, channel: wire.Channel) -> MessageEvent:
-    return wire.event_of(wire.read(told, wire.Message), channel, OURS)
+def build_event(told: object, channel: wire.Channel) -> MessageEvent:
+    return wire.build_event(wire.read(told, wire.Message), channel, OURS)
 
 
 def test_types_that_cannot_be_hashed_are_read_too() -> None:
     assert read(message(type=[])) is None
-    assert wire.channel_of({"id": "5", "type": {}}).chat_type == "channel"
+    assert wire.parse_channel({"id": "5", "type": {}}).chat_type == "channel"
 
 
 # What is said.
@@ -281,12 +281,12 @@ def test_types_that_cannot_be_hashed_are_read_too() -> None:
     ],
 )
 def test_markdown_is_shown_as_discord_knows_it(text, shown) -> None:
-    assert wire.marked(text, 2_000) == shown
+    assert wire.convert_markdown(text, 2_000) == shown
 
 
 def test_what_would_become_too_long_stays_as_it_was() -> None:
     table = "| a |\n|---|\n| 1 |"
-    assert wire.marked(table, len(table) + 3) == table
+    assert wire.convert_markdown(table, len(table) + 3) == table
 
 
 @each_row(
@@ -719,7 +719,7 @@ async def test_at_the_start_the_named_channels_are_looked_through_and_what_is_re
     fake.message("lately", channel=ROOM)
     known = fake.message("known")
     fake.message("unknown")
-    clock.set(wire.instant_of(known["id"]) + 60_000)
+    clock.set(wire.read_time_from_id(known["id"]) + 60_000)
     adapter = made(fake, inbox, clock, channels=[ROOM])
     adapter.remember(place(DIRECT), known["id"])
     adapter.remember(place("not an id"), "5")
@@ -1055,7 +1055,7 @@ async def test_a_file_is_sent_under_a_harmless_name(fake, inbox, clock) -> None:
         assert result.success
         seen = fake.calls("POST", f"/channels/{DIRECT}/messages")[0]
         assert seen.file == ("a__b__X_ 1.txt", "application/octet-stream", b"words \xff")
-        assert (seen.body["content"], seen.body["nonce"]) == ("look", wire.nonce_of("k"))
+        assert (seen.body["content"], seen.body["nonce"]) == ("look", wire.make_nonce("k"))
         assert (
             await adapter.send_media(DIRECT, hostile, sending(b"x"), "y" * 2_001)
         ).error_kind is SendErrorKind.TOO_LONG

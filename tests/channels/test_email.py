@@ -26,7 +26,13 @@ from postroom.contracts.records import replace
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import email as wire
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.email import EmailAdapter, EmailOptions, own_words, text_of_html, unflowed
+from postroom.gateway.platforms.email import (
+    EmailAdapter,
+    EmailOptions,
+    own_words,
+    text_of_html,
+    unwrap_flowed_text,
+)
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -90,7 +96,7 @@ async def passing(clock: ManualClock, holds: Any) -> None:
 
 def heard(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEvent | None:
     raw = message if isinstance(message, bytes) else message.as_bytes()
-    return wire.understood(wire.parsed(raw), PLACE, me)
+    return wire.understood(wire.parse_email(raw), PLACE, me)
 
 
 def inbound_of(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEvent:
@@ -373,7 +379,7 @@ def test_history_and_signatures_are_cut_off(text, own) -> None:
 
 
 def test_flowed_lines_are_joined_and_quotations_are_not() -> None:
-    assert unflowed("a \nb\n> c \n> d\n-- \nsig") == "a b\n> c \n> d\n-- \nsig"
+    assert unwrap_flowed_text("a \nb\n> c \n> d\n-- \nsig") == "a b\n> c \n> d\n-- \nsig"
 
 
 @each_row("piece", ["<!--", "<a ", "<div>", "</", "<script>", "&#", "<blockquote>", "<![", "<? "])
@@ -392,7 +398,7 @@ def test_pages_that_are_made_to_take_long_do_not(piece) -> None:
 )
 def test_mails_that_are_made_to_take_long_are_refused(raw) -> None:
     with pytest.raises(wire.Malformed):
-        wire.parsed(raw)
+        wire.parse_email(raw)
 
 
 PIECES = st.sampled_from(
@@ -680,7 +686,7 @@ async def test_an_answer_belongs_to_its_thread(fake, adapter, listener, clock) -
     got = fake.smtp.got[0]
     assert fake.smtp.recipients == [[ANN]]
     assert (got["From"], got["To"]) == (ADDRESS, ANN)
-    assert wire.thread_of(got).subject == "Re: Grüße"
+    assert wire.parse_thread(got).subject == "Re: Grüße"
     assert got["In-Reply-To"] == "<1@example.com>"
     assert got["References"] == "<root@x.org> <2@x.org> <1@example.com>"
     assert got["Message-ID"] == result.message_id

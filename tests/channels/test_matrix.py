@@ -192,7 +192,7 @@ def test_no_event_breaks_the_reader(event) -> None:
     room.count(event["content"])
     wire.after_our_invitation([event], me)
     wire.inviter([event], me)
-    wire.quoted(event)
+    wire.parse_quote(event)
     wire.all_older([event], 0)
     try:
         heard = wire.understood({"sender": ANN, "event_id": "$1", **event}, room, me)
@@ -740,11 +740,11 @@ async def test_requests_are_those_that_the_library_makes(fake, adapter) -> None:
     assert mine[:6] == [(one[0], unquote(urlsplit(one[1]).path)) for one in theirs]
     library = Api.download("fake", "abc", access_token="t")
     assert mine[-1] == (library[0], urlsplit(library[1]).path)
-    assert Api.joined_members("t", DM)[1].startswith(wire.path_of("rooms", DM, "joined_members"))
-    assert Api.room_get_event("t", DM, "$1")[1].startswith(wire.path_of("rooms", DM, "event", "$1"))
-    assert Api.room_messages("t", DM)[1].startswith(wire.path_of("rooms", DM, "messages"))
-    assert Api.join("t", DM)[1].startswith(wire.path_of("join", DM))
-    assert Api.sync("t")[1].startswith(wire.path_of("sync"))
+    assert Api.joined_members("t", DM)[1].startswith(wire.build_path("rooms", DM, "joined_members"))
+    assert Api.room_get_event("t", DM, "$1")[1].startswith(wire.build_path("rooms", DM, "event", "$1"))
+    assert Api.room_messages("t", DM)[1].startswith(wire.build_path("rooms", DM, "messages"))
+    assert Api.join("t", DM)[1].startswith(wire.build_path("join", DM))
+    assert Api.sync("t")[1].startswith(wire.build_path("sync"))
 
 
 async def test_ids_cannot_leave_their_place_in_a_path(fake, adapter) -> None:

@@ -19,7 +19,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.serve import Site
 from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError
-from postroom.gateway.platforms import adapter_of
+from postroom.gateway.platforms import load_adapter_class
 from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 
@@ -100,7 +100,7 @@ def test_a_platform_without_its_plug_in_is_refused_with_a_remedy(tmp_path: Path)
     with pytest.raises(ConfigError, match="no setting is called 'zulip'"):
         loaded(tmp_path, '[platforms.zulip]\nsite = "https://chat.test"\n')
     with pytest.raises(ConfigError, match="no plug-in for the platform zulip is installed") as refused:
-        adapter_of(Platform("zulip"))
+        load_adapter_class(Platform("zulip"))
     assert "install the plug-in" in (refused.value.remedy or "")
 
 
@@ -126,13 +126,13 @@ def test_a_plug_in_that_cannot_be_used_is_refused_by_name(
     with pytest.raises(
         ConfigError, match=f"the plug-in for the platform zulip is not usable: .* {why}"
     ) as refused:
-        adapter_of(Platform("zulip"))
+        load_adapter_class(Platform("zulip"))
     assert refused.value.remedy == f"correct or upgrade the package {name}, or remove [platforms.zulip]"
 
 
 def test_a_plug_in_replaces_no_platform_of_postroom(installed: Installed) -> None:
     installed("stolen_channel", text=WORKING, platform="telegram")
-    assert adapter_of(Platform.TELEGRAM).__name__ == "TelegramAdapter"
+    assert load_adapter_class(Platform.TELEGRAM).__name__ == "TelegramAdapter"
 
 
 def test_a_stored_place_of_a_plug_in_is_read_after_its_removal() -> None:

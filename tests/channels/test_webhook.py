@@ -25,8 +25,8 @@ from postroom.gateway.platforms.webhook import (
     HookRoute,
     WebhookAdapter,
     WebhookOptions,
-    outcome_of,
-    prompt_of,
+    build_prompt,
+    classify_response,
 )
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -310,7 +310,7 @@ async def test_a_message_that_is_kept_while_the_adapter_stops_is_not_acknowledge
 )
 def test_a_template_is_filled_once(template, said) -> None:
     data = {"a": {"b": "{c}"}, "c": 1.5, "list": ["one", "two"], "flag": True}
-    assert prompt_of(template, data, b"") == said
+    assert build_prompt(template, data, b"") == said
 
 
 @each_row(
@@ -376,7 +376,7 @@ async def test_the_agent_is_told_which_words_of_a_prompt_come_from_the_body(
 
 def test_a_template_cannot_be_made_to_swell() -> None:
     with pytest.raises(Refused) as refused:
-        prompt_of("{a}" * 5_000, {"a": "x" * 1_000_000}, b"")
+        build_prompt("{a}" * 5_000, {"a": "x" * 1_000_000}, b"")
     assert refused.value.status == 413
 
 
@@ -546,10 +546,10 @@ async def test_a_callback_that_hangs_up_in_the_middle_may_have_taken_it(clock) -
 
 def test_a_wait_is_read_as_seconds_or_as_a_date() -> None:
     now = 1_700_000_000_000
-    assert outcome_of(429, "Tue, 14 Nov 2023 22:13:25 GMT", now=now).retry_after_ms == 5_000
-    assert outcome_of(429, "Tue, 14 Nov 2023 22:13:15 GMT", now=now).retry_after_ms == 0
-    assert outcome_of(429, "99999999", now=now).retry_after_ms == 3_600_000
-    assert outcome_of(429, "-1", now=now).retry_after_ms is None
+    assert classify_response(429, "Tue, 14 Nov 2023 22:13:25 GMT", now=now).retry_after_ms == 5_000
+    assert classify_response(429, "Tue, 14 Nov 2023 22:13:15 GMT", now=now).retry_after_ms == 0
+    assert classify_response(429, "99999999", now=now).retry_after_ms == 3_600_000
+    assert classify_response(429, "-1", now=now).retry_after_ms is None
 
 
 # Settings.

@@ -7,7 +7,7 @@ from postroom.contracts.chat import InboundKey, InboundMessage, InboundStatus
 from postroom.contracts.messages import Message, Role
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.group_talk import GroupTalk
-from postroom.gateway.handover import message_of
+from postroom.gateway.handover import build_message
 from postroom.gateway.session import Platform, SessionSource
 from postroom.runtime.files import with_files
 from run_files import Files, file
@@ -33,7 +33,7 @@ def said(text: str, *, name: str = "Eve", shared: bool = True, **more: Any) -> s
         user_id="7",
         user_name=name,
     )
-    return message_of(MessageEvent(text=text, source=source, **more), INBOUND, shared=shared).text()
+    return build_message(MessageEvent(text=text, source=source, **more), INBOUND, shared=shared).text()
 
 
 def test_nobody_speaks_as_another_in_a_shared_conversation() -> None:

@@ -42,11 +42,11 @@ from postroom.contracts.runs import (
     Usage,
     WaitingReason,
 )
-from postroom.executors.requests import prompt_of
+from postroom.executors.requests import build_prompt
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.api_server import ApiServerAdapter, ApiServerOptions, failure_of
+from postroom.gateway.platforms.api_server import ApiServerAdapter, ApiServerOptions, build_failure
 from postroom.gateway.session import Platform
 from postroom.runtime import (
     AgentRuntime,
@@ -489,7 +489,7 @@ async def test_a_program_says_what_it_likes_and_the_code_of_its_failure_decides(
 
     class Program(Deaf):
         async def execute(self, activation, sink):
-            words = prompt_of(activation)
+            words = build_prompt(activation)
             if words == "fail":
                 reason = TerminationReason.error("refused: by a program")
                 return AgentRunResult(run_id=activation.run_id, termination=reason)
@@ -742,7 +742,7 @@ async def test_a_parameter_that_there_is_not_is_refused_by_name_and_one_without_
 async def test_an_agent_that_is_a_program_refuses_tools_by_name(room) -> None:
     class Program(Deaf):
         async def execute(self, activation, sink):
-            return done(activation, prompt_of(activation))
+            return done(activation, build_prompt(activation))
 
     async with harbour(room, agent=Program()) as it:
         for more in ({"tools": [TOOL]}, {"response_format": {"type": "json_object"}}):
@@ -1051,8 +1051,8 @@ async def waiting_is(room: Room, number: int) -> None:
 
 
 def test_the_code_decides_the_status_and_not_the_words() -> None:
-    told = failure_of("`tools` are not for it", InvalidArgument.code)
+    told = build_failure("`tools` are not for it", InvalidArgument.code)
     assert (told.status, told.param) == (400, "tools")
-    assert failure_of("whatever it was", RateLimited.code).status == 503
-    assert failure_of(RateLimited("slowly").describe()).status == 500
-    assert failure_of("refused: it was", "no_code_of_ours").status == 500
+    assert build_failure("whatever it was", RateLimited.code).status == 503
+    assert build_failure(RateLimited("slowly").describe()).status == 500
+    assert build_failure("refused: it was", "no_code_of_ours").status == 500

@@ -43,9 +43,9 @@ async def test_a_code_links_two_chats_once(chats: ChatStores) -> None:
     assert (outcome, giver and giver.address) == (LinkOutcome.LINKED, HERE)
     assert await _persons(chats, HERE, THERE) == ["p1", "p1"]
     assert await _entered(chats, ELSEWHERE) is LinkOutcome.UNKNOWN
-    found = await chats.links.chats_of("p1")
+    found = await chats.links.list_chats("p1")
     assert [(one.address, one.shares) for one in found] == [(THERE, True), (HERE, True)]
-    assert await chats.links.chats_of("nobody") == ()
+    assert await chats.links.list_chats("nobody") == ()
 
 
 async def test_a_code_ends(chats: ChatStores, clock: ManualClock) -> None:

@@ -10,7 +10,7 @@ from dispatch_room import Blocking, Counting, Deaf, RunActivation, ask, done, ev
 from dispatch_runtime import runtime_of
 from postroom.contracts import errors
 from postroom.contracts.inference import InferenceResult
-from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Spending, window_of
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Spending, find_window
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
@@ -251,7 +251,7 @@ async def test_a_mailbox_that_rests_goes_on_by_itself_when_the_window_ends(room)
 async def test_old_windows_are_forgotten(room):
     mailbox = room.mailbox(Counting(), config=budgets(DAILY))
     await submitted(mailbox, 1)
-    name, until = window_of(DAY, "UTC", room.clock.now())
+    name, until = find_window(DAY, "UTC", room.clock.now())
     scope = f"tenant:acme/day/{name}"
     room.clock.set(until)
     for days, runs in ((0, 1), (1, 1), (2, 0)):
@@ -478,7 +478,7 @@ async def test_the_built_in_runtime_goes_on_as_if_it_had_not_been_held(room, win
     ],
 )
 def test_windows_follow_the_calendar_of_their_zone(window, zone, now, name, ends):
-    assert window_of(window, zone, instant(now)) == (name, instant(ends))
+    assert find_window(window, zone, instant(now)) == (name, instant(ends))
 
 
 async def test_a_month_begins_where_its_zone_says(room):

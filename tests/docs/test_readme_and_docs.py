@@ -29,7 +29,7 @@ from typing import BinaryIO
 import pytest
 
 from postroom.app.config import Settings
-from postroom.mail.projects import slug_of
+from postroom.mail.projects import make_slug
 from postroom.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ class Desk:
         return (
             text.replace("127.0.0.1:8765", self._address)
             .replace("/home/me", str(self.home))
-            .replace("home-me", slug_of(str(self.home)))
+            .replace("home-me", make_slug(str(self.home)))
         )
 
     def _wait_for_the_archive(self) -> None:

@@ -202,6 +202,11 @@ def test_a_long_action_and_a_long_choice_without_spaces_are_wrapped_on_a_phone(
         becomes(browser, "!!document.querySelector('pre[aria-label=Action]')")
         becomes(browser, "document.querySelectorAll('.choices button[name=answer]').length", 7)
         assert browser.see("document.documentElement.scrollWidth") <= 390, place
+        browser.open(f"{server.url}{place}", width=1440)
+        becomes(browser, "document.querySelectorAll('[name=why]').length", 3)
+        widths = browser.see("[...document.querySelectorAll('[name=why]')].map((one) => one.offsetWidth)")
+        assert isinstance(widths, list)
+        assert min(widths) > 120, place
     assert not browser.complaints()
 
 

@@ -285,7 +285,7 @@ async def test_a_runner_of_another_kind_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", ["claude", "codex", "gemini", "opencode"])
 def test_recipes_are_commands(tmp_path: Path, recipe: str) -> None:
     room = AcpRoom(tmp_path, agent(""))
-    assert room.acp.words_of(Runner(kind="acp", recipe=recipe, cwd="/", resume=True))
+    assert room.acp.build_command(Runner(kind="acp", recipe=recipe, cwd="/", resume=True))
 
 
 def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) -> None:

@@ -196,7 +196,7 @@ async def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(errors.CommandNotStarted, match="no-such-agent"):
         await room.run()
     with pytest.raises(errors.CommandNotStarted, match="no-such-agent"):
-        await asyncio.to_thread(room.acp.program_of, runner)
+        await asyncio.to_thread(room.acp.find_program, runner)
 
 
 async def test_secrets_are_masked_in_what_the_agent_says_of_its_failure(tmp_path: Path) -> None:
@@ -220,20 +220,20 @@ def test_a_message_may_come_in_pieces_and_several_at_once() -> None:
         b'{"id": 1, "result": {"x": "\xc3\xa4"}}\r\n\n  {"method": "told", "params": [1]}\n'
         b'{"id": "q", "method": "asked"}\n{"id": 0, "error": {"code": 3, "message": "m"}}\n'
     )
-    heard = [one for byte in whole for one in peer.heard(bytes([byte]))]
+    heard = [one for byte in whole for one in peer.process_chunk(bytes([byte]))]
     assert [type(one) for one in heard] == [Answer, Told, Asked, Answer]
     assert (heard[0].method, heard[0].result) == ("second", {"x": "ä"})
     assert (heard[3].method, heard[3].refusal.code) == ("first", 3)
     with pytest.raises(ProtocolFault, match="never received"):
-        list(peer.heard(b'{"id": 0, "result": {}}\n'))
+        list(peer.process_chunk(b'{"id": 0, "result": {}}\n'))
 
 
 def test_a_line_is_as_long_as_it_may_be_and_no_longer() -> None:
     message = b'{"method": "x", "params": {"y": "' + b"z" * 200 + b'"}}'
     peer, _ = _peer(longest_line=len(message))
-    assert len(list(peer.heard(message + b"\n" + message + b"\n"))) == 2
+    assert len(list(peer.process_chunk(message + b"\n" + message + b"\n"))) == 2
     with pytest.raises(ProtocolFault, match=f"more than {len(message)} bytes"):
-        list(peer.heard(b" " + message))
+        list(peer.process_chunk(b" " + message))
 
 
 @pytest.mark.long
@@ -241,7 +241,7 @@ def test_a_line_that_comes_in_small_pieces_costs_its_bytes() -> None:
     peer, _ = _peer(longest_line=1 << 20)
     tracemalloc.start()
     for number in range(100_000, 350_000):
-        list(peer.heard(str(number)[:4].encode()))
+        list(peer.process_chunk(str(number)[:4].encode()))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 2 << 20
@@ -251,10 +251,10 @@ def test_noise_is_kept_within_bounds() -> None:
     peer, _ = _peer(longest_line=1 << 20)
     tracemalloc.start()
     for _ in range(MAX_NOISE):
-        list(peer.heard(b"n" * 10_000 + b"\n"))
+        list(peer.process_chunk(b"n" * 10_000 + b"\n"))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 200_000
     assert len(peer.noise.bytes()) <= 8 << 10
     with pytest.raises(ProtocolFault, match="not JSON objects"):
-        list(peer.heard(b"one more\n"))
+        list(peer.process_chunk(b"one more\n"))

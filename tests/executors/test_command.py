@@ -15,7 +15,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.process_runner import masked, secrets_in
+from postroom.executors.processes.process_runner import mask_secrets, secrets_in
 
 ODD = 'it\'s "quoted" $(id) `id` \\ ; & | * \n second line\t– größer 日本語 🙂 {prompt} {prompt_file}'
 ECHO = "sys.stdout.write(%s)"
@@ -370,8 +370,8 @@ def test_a_part_of_a_secret_is_masked_as_well(subtests: pytest.Subtests) -> None
             secrets = secrets_in(
                 {"A_KEY": "SECRET-VALUE", "CERT_SECRET": "x\nsecond line\n", "OTHER": "here"}
             )
-            assert masked(text, secrets, is_cut=is_cut) == shown
+            assert mask_secrets(text, secrets, is_cut=is_cut) == shown
 
 
 def test_a_secret_of_great_length_costs_little() -> None:
-    assert masked("ab" * 4_000, ("a" * 130_000, "ab" * 60_000), is_cut=True) == "[masked]"
+    assert mask_secrets("ab" * 4_000, ("a" * 130_000, "ab" * 60_000), is_cut=True) == "[masked]"

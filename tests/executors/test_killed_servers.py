@@ -100,7 +100,7 @@ async def test_a_run_waits_for_what_its_former_execution_has_left(tmp_path: Path
         stand_still(shim)  # as on a machine that is too busy for it
     text = "tell(os.path.exists('/proc/' + sys.argv[1]))"
     room = Room(tmp_path, script(text, str(pid)))
-    await asyncio.to_thread(room.executor.process_runner.remove_left)
+    await asyncio.to_thread(room.executor.process_runner.remove_leftovers)
     assert len(room.files()) == 1
     assert await room.run(thread="another", run="another") == "True\n"
     again = asyncio.ensure_future(room.run())
@@ -119,7 +119,7 @@ async def test_what_a_killed_server_left_in_its_folder_is_removed_at_the_next_st
     await is_gone(shim)
     room = Room(tmp_path, None)
     assert len(room.files()) == 1
-    await asyncio.to_thread(room.executor.process_runner.remove_left)
+    await asyncio.to_thread(room.executor.process_runner.remove_leftovers)
     assert room.files() == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from postroom.contracts.runners import PromptWay, Recipe, Runner
 from postroom.contracts.runs import Usage
 from postroom.executors.clients import CLIENTS
-from postroom.executors.command.executor import words_of
+from postroom.executors.command.executor import build_command
 from postroom.executors.command.reading import Reading, refuses_session
 
 CLAUDE = [
@@ -279,22 +279,25 @@ def test_the_command_of_a_recipe(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(recipe=recipe, way=way, session=session, words=words):
             runner = Runner(recipe=recipe, prompt=way, cwd="/")
-            assert words_of(runner, prompt="hi", prompt_file=Path("/p"), session=session) == tuple(
+            assert build_command(runner, prompt="hi", prompt_file=Path("/p"), session=session) == tuple(
                 words.split()
             )
 
 
 def test_a_command_of_ones_own_takes_the_place_of_the_recipes() -> None:
     runner = Runner(recipe=Recipe.CODEX, argv=("my-codex", "exec", "--json", "-"), cwd="/")
-    assert words_of(runner, prompt="hi", prompt_file=Path("/p"), session=None)[-2:] == ("--json", "-")
+    assert build_command(runner, prompt="hi", prompt_file=Path("/p"), session=None)[-2:] == ("--json", "-")
     placed = Runner(argv=("say", "{prompt}", "--loud"), prompt=PromptWay.ARGUMENT, cwd="/")
-    assert words_of(placed, prompt="{prompt} x", prompt_file=Path("/p"), session=None) == (
+    assert build_command(placed, prompt="{prompt} x", prompt_file=Path("/p"), session=None) == (
         "say",
         "{prompt} x",
         "--loud",
     )
     by_file = Runner(argv=("say", "--from={prompt_file}"), prompt=PromptWay.FILE, cwd="/")
-    assert words_of(by_file, prompt="hi", prompt_file=Path("/p q"), session=None) == ("say", "--from=/p q")
+    assert build_command(by_file, prompt="hi", prompt_file=Path("/p q"), session=None) == (
+        "say",
+        "--from=/p q",
+    )
 
 
 def test_a_session_that_is_refused_is_told_from_other_failures(subtests: pytest.Subtests) -> None:
@@ -332,5 +335,5 @@ def test_cline_is_given_its_prompt_as_an_argument_and_never_as_a_command() -> No
     for way in (PromptWay.STDIN, PromptWay.ARGUMENT):
         runner = Runner(recipe=Recipe.CLINE, prompt=way, cwd="/")
         for prompt, shown in (("hub", " hub"), ("-y now", " -y now"), ("Say hello", "Say hello")):
-            words = words_of(runner, prompt=prompt, prompt_file=Path("/p"), session=None)
+            words = build_command(runner, prompt=prompt, prompt_file=Path("/p"), session=None)
             assert words == ("cline", "--json", shown)

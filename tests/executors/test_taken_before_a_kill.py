@@ -67,10 +67,10 @@ class Programs(ProgramExecutor):
     async def _keep(self, work: Work, finished: Any) -> None:
         """Keep nothing."""
 
-    def words_of(self, runner: Runner) -> tuple[str, ...]:
+    def build_command(self, runner: Runner) -> tuple[str, ...]:
         return runner.argv
 
-    def client_of(self, runner: Runner) -> None:
+    def find_client(self, runner: Runner) -> None:
         return None
 
 

@@ -332,12 +332,12 @@ async def test_a_backup_that_cannot_be_restored_is_found_by_whoever_examines_the
         timed = backups(tmp_path, sqlite_store, clock)
         made = await timed.make("postroom-2023-11-14T221320000Z")
         for full in (False, True):
-            state = await timed.examined(full=full)
+            state = await timed.check_backups(full=full)
             assert (state.newest, state.damaged) == (made, ()), spoil.__name__
         spoil(made.path)
-        seen = [(await timed.examined(full=full)).damaged for full in (False, True)]
+        seen = [(await timed.check_backups(full=full)).damaged for full in (False, True)]
         assert seen == [(made.path.name,) if is_seen_at_once else (), (made.path.name,)], spoil.__name__
-        found = told_of_backups(await timed.examined(full=True))
+        found = told_of_backups(await timed.check_backups(full=True))
         assert (found.state, made.path.name in found.detail) == ("failed", True)
         assert "there is no backup" in found.detail, "a damaged backup does not count as the newest"
         await asyncio.to_thread(shutil.rmtree, timed.folder)

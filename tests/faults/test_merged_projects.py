@@ -12,7 +12,7 @@ from mail_room import Room, a_room
 from postroom.contracts.errors import InvalidArgument, InvalidName, StateError, UnknownProject
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.rebuild import read_root, write_rows
-from postroom.mail.merging import MergePlan, merge, plan_of
+from postroom.mail.merging import MergePlan, merge, plan_merge
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.relay import Relay
@@ -168,6 +168,6 @@ async def test_what_clashes_is_named_and_nothing_is_changed(room: Room) -> None:
     await refused(MAIN, "yard-main", InvalidArgument, "the same project")
     await refused("nowhere", MAIN, UnknownProject, "no project is named 'nowhere'")
     await refused("/yard/tree\nignore all", MAIN, Exception, "control characters")
-    plan = await room.store.read(lambda tx: plan_of(tx, TREE, MAIN))
+    plan = await room.store.read(lambda tx: plan_merge(tx, TREE, MAIN))
     assert (plan.size.agents, plan.size.messages, plan.threads) == (3, 1, ("deploy",))
     assert len(plan.refusals) == 1

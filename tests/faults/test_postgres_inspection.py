@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from postgres_server import PostgresServer, is_given
-from postroom.stores.migrations import shipped_migrations, tables_of
+from postroom.stores.migrations import list_tables, shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 
@@ -118,7 +118,7 @@ def test_missing_tables_and_columns_are_found(postgres_dsn: str, a_schema: str) 
 def test_each_table_that_is_missing_is_named(postgres_dsn: str, a_schema: str) -> None:
     with a_store(postgres_dsn, a_schema) as store:
         found = set(asyncio.run(store.outline()).rows) - {"schema_migrations"}
-        assert found == tables_of("postgres")
+        assert found == list_tables("postgres")
         kept = {"store_identity", "schema_migrations"}
         on(postgres_dsn, a_schema, *(f"DROP TABLE {name} CASCADE" for name in found - kept))
         assert [f"table {name} is missing" for name in sorted(found - kept)][:40] == asyncio.run(

@@ -10,7 +10,7 @@ from postroom.app.tokens import new_run_token
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import SERVER, Lease
-from postroom.http_api.other_servers import PASSED_ON, OtherServers, server_of
+from postroom.http_api.other_servers import PASSED_ON, OtherServers, read_server_tag
 from postroom.leases import Leases
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
@@ -125,7 +125,7 @@ async def test_the_token_of_a_run_says_whose_it_is(store: SqlStore) -> None:
     assert found.holder == THERE
     for token in ("prr_aaaaaaaa_", "prr_cccccccc_", "prt_bbbbbbbb_", "prm_", "prr_"):
         assert await others.of_run(token + "x" * 43) is None
-    assert server_of(new_run_token("bbbbbbbb")) == "bbbbbbbb"
+    assert read_server_tag(new_run_token("bbbbbbbb")) == "bbbbbbbb"
 
 
 async def test_what_has_not_the_form_of_a_runs_token_costs_no_look(

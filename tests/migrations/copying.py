@@ -10,7 +10,7 @@ LEFT_OUT = ("schema_migrations", "search_index_progress", "sqlite_", "messages_f
 Tables = dict[str, tuple[list[str], list[tuple[Any, ...]]]]
 
 
-def tables_of(path: Path) -> Tables:
+def list_tables(path: Path) -> Tables:
     """Return its rows by table, with the names of their columns."""
     found: Tables = {}
     with closing(sqlite3.connect(path)) as connection:

@@ -19,7 +19,7 @@ import pytest
 from e2e.commands import run_here
 from e2e.running import plain_environment
 from mail_room import Room, a_room, furnish
-from migrations.copying import tables_of
+from migrations.copying import list_tables
 from postgres_server import PostgresServer, missing_postgres
 from postroom.cli.exit_codes import REFUSED, TEMPORARY, exit_code
 from postroom.contracts import progress
@@ -86,7 +86,7 @@ def copied(source: sides.Place, target: sides.Place, told: Callable[..., None] =
 
 def rows_of(file: Path) -> dict[str, Any]:
     """Return all rows by table except those of an index, which is filled again."""
-    return {name: found for name, found in tables_of(file).items() if name != "threads"}
+    return {name: found for name, found in list_tables(file).items() if name != "threads"}
 
 
 def opened(place: sides.Place, clock: ManualClock) -> Stores:
@@ -122,7 +122,7 @@ def test_there_and_back_every_row_is_as_it_was_and_numbers_go_on(
     assert rows_of(back) == before
     assert stat.S_IMODE(back.stat().st_mode) == 0o600
     assert goes_on(schema, clock) == goes_on(back, clock) == goes_on(file, clock)
-    assert tables_of(file)["threads"] == tables_of(back)["threads"]
+    assert list_tables(file)["threads"] == list_tables(back)["threads"]
     with closing(opened(back, clock)) as store:
         assert asyncio.run(store.check()) == []
 
@@ -377,7 +377,7 @@ def test_what_cannot_be_a_side_of_a_copy_is_refused_and_nothing_is_changed(
     with pytest.raises(StateError, match="contains no store"):
         copied((schema[0], f"{schema[1]} none"), tmp_path / "back.db")
     assert not (tmp_path / "none.db").exists()
-    assert len(tables_of(file)["messages"][1]) == 27
+    assert len(list_tables(file)["messages"][1]) == 27
 
 
 def test_the_command_says_what_it_would_do_does_it_and_shows_no_password(

@@ -198,8 +198,8 @@ PLANTS = (
     plant(
         "a key names no run",
         "embedded/items.py",
-        "run_id = None if self.key is None else run_id_of(self.thread, self.key)",
-        "run_id = None if self.key is None else run_id_of(self.thread, uuid4().hex)",
+        "run_id = None if self.key is None else derive_run_id(self.thread, self.key)",
+        "run_id = None if self.key is None else derive_run_id(self.thread, uuid4().hex)",
     ),
     plant(
         "a lease of servers is taken 1 s before it ends",

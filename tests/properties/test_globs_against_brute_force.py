@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from postroom.contracts.errors import InvalidPattern
 from postroom.mail import globs
-from postroom.mail.globs import Pattern, matches, overlap, overlapping, parse_pattern, prefixes_of
+from postroom.mail.globs import Pattern, list_prefixes, matches, overlap, overlapping, parse_pattern
 
 pytestmark = pytest.mark.long
 
@@ -152,7 +152,7 @@ def meets_literal(a: str, b: str) -> bool | None:
 
 def are_near(a: Pattern, b: Pattern) -> bool:
     """The store's narrowing: the prefix of one pattern is a whole-name prefix of the other's."""
-    return a.prefix in prefixes_of(b.prefix) or b.prefix in prefixes_of(a.prefix)
+    return a.prefix in list_prefixes(b.prefix) or b.prefix in list_prefixes(a.prefix)
 
 
 def pattern_texts(letters: str, *, longest_name: int, most_names: int) -> st.SearchStrategy[str]:

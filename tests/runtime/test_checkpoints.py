@@ -9,7 +9,7 @@ from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionCo
 from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, Usage
 from postroom.runtime import function_tool
-from postroom.runtime.checkpoint import KEY, RuntimeState, state_of, with_state
+from postroom.runtime.checkpoint import KEY, RuntimeState, read_state, with_state
 from runtime.room import Room, call, calls
 from table_rows import each_row
 
@@ -133,14 +133,14 @@ async def test_the_runtimes_state_leaves_that_of_others_alone() -> None:
     kept = with_state(run, RuntimeState(run_id="r1", hidden_until="m1"))
     assert kept.state.extensions["plugin"] == {"n": 1}
     assert kept.state.revision == 8
-    assert state_of(kept).hidden_until == "m1"
-    assert state_of(replace(kept, run_id="r2")) == RuntimeState(run_id="r2")
+    assert read_state(kept).hidden_until == "m1"
+    assert read_state(replace(kept, run_id="r2")) == RuntimeState(run_id="r2")
     assert (
         with_state(replace(kept, run_id="r2"), RuntimeState(run_id="r2")).state.extensions
         == OTHERS.extensions
     )
     odd = replace(run, state=PersistedState(extensions={KEY: {"run_id": 3}}))
-    assert state_of(odd) == RuntimeState(run_id="r1")
+    assert read_state(odd) == RuntimeState(run_id="r1")
 
 
 async def test_the_run_stands_as_running_before_the_model_is_asked() -> None:

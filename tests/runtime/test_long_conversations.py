@@ -16,7 +16,7 @@ from postroom.contracts.messages import COMPACT, STOPPED_MARK, ContentBlock, Mes
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, Summary, Usage
 from postroom.runtime import AgentSpec, function_tool
-from postroom.runtime.window import Windows, pieces, tokens_of
+from postroom.runtime.window import Windows, estimate_tokens, pieces
 from runtime.room import call, calls
 from runtime.test_with_a_mailbox import Application, application, asked, time_passing
 
@@ -43,7 +43,7 @@ class Reader:
 
     async def stream(self, request: Any) -> AsyncIterator[Any]:
         refuse_broken(request.messages)
-        size = tokens_of(request)
+        size = estimate_tokens(request)
         if size > self.window:
             self.refused += 1
             details = {"window": self.window, "asked": size} if self.says else None
@@ -160,7 +160,7 @@ async def test_a_window_without_a_number_is_never_below_the_largest_request_that
     summary = await newest(application)
     assert summary is not None
     assert summary.window is not None
-    assert summary.window >= tokens_of(reader.requests[39])
+    assert summary.window >= estimate_tokens(reader.requests[39])
 
 
 async def test_what_is_known_of_a_window_is_remembered_by_the_conversation(
@@ -327,7 +327,7 @@ def test_windows_prefer_what_the_endpoint_counts() -> None:
     windows, spec = Windows(), AgentSpec(model="m", context_window=10_000)
     request = InferenceRequest(model="m", messages=(Message.user("x" * 400),))
     assert windows.tokens(spec, 100) == 100
-    windows.count(spec, request, Usage(input_tokens=2 * tokens_of(request)))
+    windows.count(spec, request, Usage(input_tokens=2 * estimate_tokens(request)))
     assert windows.tokens(spec, 100) == 200
     assert windows.of(spec, None) == 10_000
     assert windows.of(spec, Summary(number=1, text="", model="m", window=4_000)) == 4_000

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from postroom.runtime.tools import problem_of
+from postroom.runtime.tools import find_violation
 from table_rows import each_row
 
 POINT = {
@@ -34,7 +34,7 @@ POINT = {
     ],
 )
 def test_what_fits(value: Any) -> None:
-    assert problem_of(value, POINT) is None
+    assert find_violation(value, POINT) is None
 
 
 @each_row(
@@ -56,9 +56,9 @@ def test_what_fits(value: Any) -> None:
     ],
 )
 def test_what_does_not(value: Any, problem: str) -> None:
-    assert problem_of(value, POINT) == problem
+    assert find_violation(value, POINT) == problem
 
 
 @each_row("schema", [{}, None, True, {"type": None}, {"properties": None, "required": None}])
 def test_a_schema_that_says_nothing_lets_everything_through(schema: Any) -> None:
-    assert problem_of({"x": 1}, schema) is None
+    assert find_violation({"x": 1}, schema) is None

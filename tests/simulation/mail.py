@@ -23,7 +23,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.subscription_rounds import SubscriptionRounds
 from postroom.mail.waking.waker import Waker
-from postroom.ports import RunControl, claim_of
+from postroom.ports import RunControl, get_claim
 from postroom.stores.stores import Stores
 from simulation.loop import SimulatedLoop
 from task_log import check_claims
@@ -135,7 +135,7 @@ class Agents(RunDispatchExecutor):
         name = (activation.agent_id or "").partition("@")[0]
         asked = {"project_key": PROJECT, "agent_name": name, **asked}
         with suppress(PostroomError):
-            caller = Caller(run_id=activation.run_id, claim=claim_of(activation))
+            caller = Caller(run_id=activation.run_id, claim=get_claim(activation))
             return await self._server.mail.mail.call(operation, asked, caller=caller)
         return None
 

@@ -11,7 +11,7 @@ from fastmcp import Client
 from fastmcp.exceptions import ToolError
 
 from mail_room import HARBOR, everything
-from postroom.mcp_server.server import tools_of
+from postroom.mcp_server.server import build_tools
 from rest_room import Edge, all_names, arguments_of
 from table_rows import each_row
 
@@ -200,7 +200,7 @@ def test_each_choice_of_each_tool_has_a_type() -> None:
                 else:
                     walk(inner, f"{where}.{key}")
 
-    for tool in tools_of("full"):
+    for tool in build_tools("full"):
         walk(tool.input_schema, tool.name)
     assert untyped == []
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from mail_room import Room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge, UnknownAgent, WrongToken
-from postroom.mail.attachments import load_attachments, preview_of
+from postroom.mail.attachments import load_attachments, make_preview
 from postroom.mail.commands import AttachmentIn
 from postroom.mail.context import Caller, LoadedAttachment, Rules
 
@@ -216,7 +216,7 @@ def test_a_spoilt_picture_is_never_an_error(sample: bytes, spoilt: list[tuple[in
     content = bytearray(sample)
     for position, value in spoilt:
         content[position % len(content)] = value
-    preview_of(bytes(content[: len(content) - cut * len(content) // 5]))
+    make_preview(bytes(content[: len(content) - cut * len(content) // 5]))
 
 
 async def _sending(room: Room, root: Path, **more: Any) -> dict[str, Any]:

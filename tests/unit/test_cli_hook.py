@@ -20,7 +20,7 @@ from machine import PATIENCE
 from postroom.app import places
 from postroom.cli import hook, hook_wire
 from postroom.cli.client import locate
-from postroom.cli.hook_input import EDIT_TOOLS, call_of, read_input
+from postroom.cli.hook_input import EDIT_TOOLS, build_event_request, read_input
 from postroom.cli.main import main
 from postroom.contracts.clients import EVENTS
 from table_rows import each_row
@@ -124,7 +124,9 @@ def environment(port: int, tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def answer(fake: FakePostroom, tmp_path: Path, client: str, event: str, sent: object, **more: str) -> object:
-    found = hook.answered(client, event, json.dumps(sent).encode(), environment(fake.port, tmp_path, **more))
+    found = hook.answer_event(
+        client, event, json.dumps(sent).encode(), environment(fake.port, tmp_path, **more)
+    )
     return json.loads(found) if found else None
 
 
@@ -213,7 +215,7 @@ DEEP = functools.reduce(lambda inner, _: {"content": inner}, range(50), REGISTER
 def test_the_agent_of_a_call_is_seen(tool: str, given: object, response: object, name: str | None) -> None:
     sent = {**SESSION, "tool_name": tool, "tool_input": given, "tool_response": response}
     expected = {} if name is None else {"acts_as": name, "acts_in": ""}
-    assert call_of("claude", "tool", sent) == {"session_id": "s", "cwd": "/w", **expected}
+    assert build_event_request("claude", "tool", sent) == {"session_id": "s", "cwd": "/w", **expected}
 
 
 def test_ids_of_messages_and_reservations_are_read_from_answers_and_a_subagent_is_a_session() -> None:
@@ -225,24 +227,28 @@ def test_ids_of_messages_and_reservations_are_read_from_answers_and_a_subagent_i
     ):
         tool = {"tool_name": "mcp__postroom__fetch_inbox", "tool_response": answer}
         given = {"tool_input": {"project_key": "/p", "agent_name": "Ben"}}
-        assert (call_of("claude", "tool", {**tool, **given}) or {})["fetched"] == [4, 9]
+        assert (build_event_request("claude", "tool", {**tool, **given}) or {})["fetched"] == [4, 9]
     granted = json.dumps({"granted": [{"id": 7}], "conflicts": []})
     marked = {"text": f"<untrusted_context>\n{granted}\n</untrusted_context>"}  # as Gemini puts it
     tool = {"tool_name": "mcp_postroom_file_reservation_paths", "tool_input": {"agent_name": "Ada"}}
     told = {"tool_response": {"llmContent": [marked], "returnDisplay": granted}}
-    assert (call_of("gemini", "tool", {**SESSION, **tool, **told}) or {})["reserved"] == [7]
-    assert (call_of("claude", "start", {**SESSION, "agent_id": "inner"}) or {})["session_id"] == "s/inner"
+    assert (build_event_request("gemini", "tool", {**SESSION, **tool, **told}) or {})["reserved"] == [7]
+    assert (build_event_request("claude", "start", {**SESSION, "agent_id": "inner"}) or {})[
+        "session_id"
+    ] == "s/inner"
 
 
 def test_a_start_after_a_compaction_says_so() -> None:
-    starts = [call_of("claude", "start", {**SESSION, "source": one}) for one in ("startup", "compact")]
+    starts = [
+        build_event_request("claude", "start", {**SESSION, "source": one}) for one in ("startup", "compact")
+    ]
     assert [one and one.get("compacted") for one in starts] == [None, True]
 
 
 def edited(client: str, cwd: str, given: object, tool: str = "") -> object:
     """Return the files about which a hook asks."""
     tool = tool or EDIT_TOOLS[client][0]
-    call = call_of(client, "edit", {"cwd": cwd, "tool_name": tool, "tool_input": given})
+    call = build_event_request(client, "edit", {"cwd": cwd, "tool_name": tool, "tool_input": given})
     return call and call["paths"]
 
 
@@ -318,12 +324,13 @@ def test_a_server_that_is_down_refuses_edits_only_when_the_environment_asks_for_
     for surroundings in (environment(free_port(), tmp_path), {"HOME": str(tmp_path)}):
         for guard in ("", "warn", "off"):
             assert (
-                hook.answered("claude", "PreToolUse", raw, {**surroundings, "POSTROOM_GUARD": guard}) == b""
+                hook.answer_event("claude", "PreToolUse", raw, {**surroundings, "POSTROOM_GUARD": guard})
+                == b""
             )
         asked = {**surroundings, "POSTROOM_GUARD": "block"}
-        found = json.loads(hook.answered("claude", "PreToolUse", raw, asked))
+        found = json.loads(hook.answer_event("claude", "PreToolUse", raw, asked))
         assert "does not answer" in found["hookSpecificOutput"]["permissionDecisionReason"]
-        assert hook.answered("claude", "Stop", stop, asked) == b""
+        assert hook.answer_event("claude", "Stop", stop, asked) == b""
 
 
 GARBAGE = [
@@ -351,7 +358,7 @@ def test_an_answer_that_makes_no_sense_is_none_or_refuses_edits_when_the_environ
 def silent(surroundings: Mapping[str, str], raw: bytes) -> bool:
     """Whether the answer is empty; an exception becomes an empty answer in `run`."""
     try:
-        return hook.answered("claude", "PreToolUse", raw, surroundings) == b""
+        return hook.answer_event("claude", "PreToolUse", raw, surroundings) == b""
     except Exception:
         return True
 
@@ -422,7 +429,7 @@ def test_only_this_machine_is_asked_and_only_in_plain_http(
 ) -> None:
     found = None
     with suppress(ValueError):  # as good as none: `run` says nothing
-        found = hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"})
+        found = hook_wire.read_endpoint({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"})
     assert ((found.host, found.port, found.prefix) if found else ("", 0, "")) == (host, port, prefix)
 
 
@@ -440,7 +447,7 @@ def test_data_folder_note_and_token_are_those_of_every_command(tmp_path: Path) -
     note = places.ServerNote(url="http://127.0.0.1:1234", pid=1, version="1", started_at=1)
     places.write_server_note(folder, note)
     places.write_private(places.token_file(folder), "secret\n")
-    found, known = hook_wire.endpoint_of({"HOME": home}), locate({"HOME": home})
+    found, known = hook_wire.read_endpoint({"HOME": home}), locate({"HOME": home})
     assert found is not None
     assert (f"http://{found.host}:{found.port}", found.token) == (known.url, known.token)
 
@@ -472,12 +479,14 @@ def process(
 
 def test_an_edit_of_a_client_without_a_row_of_tools_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(EDIT_TOOLS, "claude")
-    call = call_of(
+    call = build_event_request(
         "claude", "edit", {"tool_name": "Anything", "tool_input": {"file_path": "a.py"}, "cwd": "/w"}
     )
     assert call is not None
     assert call["paths"] == ["a.py"]
-    assert call_of("claude", "edit", {"tool_name": "Bash", "tool_input": {"command": "ls"}}) is None
+    assert (
+        build_event_request("claude", "edit", {"tool_name": "Bash", "tool_input": {"command": "ls"}}) is None
+    )
 
 
 def test_bad_input_and_unknown_events_are_met_with_silence(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from postroom.cli.protocol import (
     READING_TOOLS,
     UnreadableLine,
     answered,
+    build_id_key,
     failures,
     header_value,
-    key_of,
     read_line,
 )
 from postroom.mail.operations import MAIL_OPERATIONS
@@ -78,7 +78,7 @@ def test_any_line_is_a_message_or_is_refused_in_json(line: bytes) -> None:
 
 
 def test_one_and_the_text_one_are_two_ids() -> None:
-    assert len({key_of(1), key_of("1"), key_of(True), key_of(1.0)}) == 4
+    assert len({build_id_key(1), build_id_key("1"), build_id_key(True), build_id_key(1.0)}) == 4
 
 
 def test_a_batch_is_failed_as_a_batch() -> None:

@@ -169,7 +169,7 @@ def test_a_snoozed_question_is_marked_in_the_inbox_with_the_time_until_which_it_
         ),
         (
             {"state": "closed", "answer": "the run was cancelled", "answered_by": "nobody"},
-            "Closed without an answer on 2026-11-26T10:30:00Z: the run was cancelled",
+            "Closed on 2026-11-26T10:30:00Z: the run was cancelled",
         ),
     ],
     ids=["open", "answered", "closed"],

@@ -51,11 +51,11 @@ def test_later_sources_win_and_each_value_knows_its_own(home: dict[str, str]) ->
     assert (settings.host, settings.port, settings.profile, settings.owner) == (
         *("localhost", 2, "full", "flag"),
     )
-    assert settings.origin_of("host") == f"file {file}"
-    assert settings.origin_of("port") == "env HTTP_PORT"
-    assert settings.origin_of("profile") == "env POSTROOM_PROFILE"
-    assert settings.origin_of("owner") == "flag"
-    assert settings.origin_of("log_level") == "default"
+    assert settings.find_origin("host") == f"file {file}"
+    assert settings.find_origin("port") == "env HTTP_PORT"
+    assert settings.find_origin("profile") == "env POSTROOM_PROFILE"
+    assert settings.find_origin("owner") == "flag"
+    assert settings.find_origin("log_level") == "default"
 
 
 def test_the_older_names_work_and_give_way_to_ours(home: dict[str, str], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from postroom.app.check_results import MIN_FREE, told_of_descriptors, told_of_di
 from postroom.app.doctor import _channel
 from postroom.app.health import _store
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import MissingExtra
 from postroom.contracts.push import PushSubscription
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
@@ -246,6 +247,23 @@ async def test_a_runner_is_looked_at_and_never_started(
     assert (told["state"], filled(said) in told["detail"]) == (state, True), told
     assert bool(told["remedy"]) == (state == "failed")
     assert not (bin_folder / "started").exists()
+
+
+async def test_a_model_runner_without_the_sdk_is_a_fault_and_is_refused(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.runtime.openai.find_spec", lambda _name: None)
+    mail = here.application.mail
+    await mail.call("ensure_project", {"human_key": PROJECT})
+    registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
+    await mail.call("register_agent", registered)
+    declared = {"kind": "model", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    with pytest.raises(MissingExtra, match="requires openai"):
+        await RunnerService(mail, here.application.executors.check).declare(PROJECT, "Bo", declared)
+    await RunnerService(mail, lambda runner: None).declare(PROJECT, "Bo", declared)
+    found = await here.operator.doctor()
+    (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
+    assert (told["state"], "openai" in told["remedy"]) == ("failed", True), told
 
 
 async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:

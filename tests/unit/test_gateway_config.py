@@ -23,7 +23,7 @@ from postroom.gateway.config import (
     Route,
     StreamingConfig,
 )
-from postroom.gateway.platforms import ADAPTERS, adapter_of
+from postroom.gateway.platforms import ADAPTERS, load_adapter_class
 from postroom.gateway.platforms.email import EmailOptions
 from postroom.gateway.platforms.matrix import MatrixOptions
 from postroom.gateway.platforms.slack import SlackOptions
@@ -163,7 +163,7 @@ def test_single_chats_have_rules_of_their_own(home: Path) -> None:
         + '[platforms.web.chats.ada]\nbusy = "collect"\nreset = {mode = "idle", idle = "5m"}\n'
         + 'quiet = "22:00-7:00 Europe/Berlin"\nmodel = "small"\ninstructions = "Be brief."\n',
     ).gateway
-    ada = gateway.rules_of(Platform.WEB, "ada")
+    ada = gateway.get_rules(Platform.WEB, "ada")
     assert (str(ada.quiet), ada.model, ada.instructions) == (
         "22:00-07:00 Europe/Berlin",
         "small",
@@ -173,7 +173,7 @@ def test_single_chats_have_rules_of_their_own(home: Path) -> None:
     assert gateway.get_reset_policy(Platform.WEB, "dm", "ben").mode is ResetMode.NONE
     assert gateway.get_busy_mode(Platform.WEB, "ada") is BusyPolicy.COLLECT
     assert gateway.get_busy_mode(Platform.WEB, "ben") is BusyPolicy.STEER  # as earlier versions wrote it
-    assert gateway.rules_of(Platform.WEB, "cy") == ChatRules()
+    assert gateway.get_rules(Platform.WEB, "cy") == ChatRules()
     assert gateway.programs == {None}
 
 
@@ -191,7 +191,7 @@ def test_an_agent_offers_models_with_prices_which_count_for_its_endpoint_alone(h
     assert told.agent.models == {"m": ModelPrices(input_price=0.5, output_price=4), "large:2": ModelPrices()}
     assert told.gateway.models == {None: ("m", "large:2"), "poet": ("m", "large:2"), "far": ()}
     assert told.gateway.own_models[None] == told.agent.model
-    assert told.gateway.rules_of(Platform.WEB, "ada").show_cost is True
+    assert told.gateway.get_rules(Platform.WEB, "ada").show_cost is True
     assert told.gateway.show_cost is False
     with pytest.raises(ConfigError, match="input_price"):
         read(home, '[agent]\nbase_url = "http://a.test/v1"\nmodel = "m"\nmodels.m.input_price = -1\n' + WEB)
@@ -478,7 +478,7 @@ def test_a_model_without_its_client_names_what_to_install(
 
 @each_row("platform", ADAPTERS)
 def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Platform) -> None:
-    adapter = adapter_of(platform)
+    adapter = load_adapter_class(platform)
     assert adapter.platform is platform
     place = TableName(Path("gateway.toml"), f"platforms.{platform.value}")
     secrets = {"token", "api_key", "signing_secret"}
@@ -518,6 +518,6 @@ def test_the_pages_of_chats_show_every_platform_and_every_name() -> None:
     tables = [AgentConfig, GatewayRules, DeliveryConfig, PairingRules, Route, StreamingConfig]
     for platform in ADAPTERS:
         assert f"[platforms.{platform.value}" in "".join(SHOWN)
-        tables.append(adapter_of(platform).options)
+        tables.append(load_adapter_class(platform).options)
     for kind in tables:
         assert [name for name in (*fields_of(kind), *kind.ALSO) if name not in PAGES] == []

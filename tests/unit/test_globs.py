@@ -6,7 +6,7 @@ import pytest
 
 from postroom.contracts.errors import InvalidPattern
 from postroom.mail import globs
-from postroom.mail.globs import covers, matches, overlap, overlapping, parse_pattern, prefixes_of
+from postroom.mail.globs import covers, list_prefixes, matches, overlap, overlapping, parse_pattern
 from table_rows import each_row
 
 
@@ -84,9 +84,9 @@ def test_the_prefix_is_folded_where_case_is_ignored_and_the_text_is_not() -> Non
 
 
 def test_prefixes_run_from_the_root_to_the_prefix_itself() -> None:
-    assert prefixes_of("a/b/c") == ("", "a", "a/b", "a/b/c")
-    assert prefixes_of("a") == ("", "a")
-    assert prefixes_of("") == ("",)
+    assert list_prefixes("a/b/c") == ("", "a", "a/b", "a/b/c")
+    assert list_prefixes("a") == ("", "a")
+    assert list_prefixes("") == ("",)
 
 
 def test_a_path_with_an_empty_name_is_covered_by_nothing(subtests: pytest.Subtests) -> None:

@@ -73,7 +73,7 @@ def write(folder: Path, *names: str, text: str = "x") -> None:
 
 
 def states(folder: Path) -> dict[str, tuple[str, bool]]:
-    return {one.name: (one.state, one.chained) for one in guard_hooks.hooks_of(folder)}
+    return {one.name: (one.state, one.chained) for one in guard_hooks.read_hooks(folder)}
 
 
 PLAIN = {"pre-commit": ("installed", False), "pre-push": ("installed", False)}
@@ -214,7 +214,7 @@ def test_hooks_that_others_share_or_make_are_refused(repos: Callable[[], Path], 
     with pytest.raises(InvalidPath, match="not inside a Git working tree"):
         guard_hooks.install(tmp_path)
     with pytest.raises(InvalidPath):
-        guard_hooks.hooks_of(tmp_path / "missing")
+        guard_hooks.read_hooks(tmp_path / "missing")
 
 
 def test_the_commands_say_what_they_did(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,14 +232,14 @@ def test_every_changed_file_is_seen_under_each_name(repo: Path, monkeypatch: pyt
     write(repo, "gone", "moved", "mode", "same", *ODD)
     git(repo, "add", ".")
     monkeypatch.chdir(repo)
-    assert set(guard_check.committed()) == {"gone", "moved", "mode", "same", *ODD}
+    assert set(guard_check.list_staged_files()) == {"gone", "moved", "mode", "same", *ODD}
     git(repo, "commit", "-q", "-m", "x")
     git(repo, "rm", "-q", "gone")
     git(repo, "mv", "moved", "there")
     (repo / "mode").chmod(0o755)
     git(repo, "add", "mode")
     write(repo, "same", text="not added")
-    assert set(guard_check.committed()) == {"gone", "moved", "there", "mode"}
+    assert set(guard_check.list_staged_files()) == {"gone", "moved", "there", "mode"}
 
 
 def test_what_a_user_has_configured_hides_no_file(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,12 +249,12 @@ def test_what_a_user_has_configured_hides_no_file(repo: Path, monkeypatch: pytes
     write(repo, "in/a", "b", text="moved later" * 20)
     git(repo, "add", ".")
     monkeypatch.chdir(repo / "in")
-    assert set(guard_check.committed()) == {"in/a", "b"}
+    assert set(guard_check.list_staged_files()) == {"in/a", "b"}
     git(repo, "commit", "-q", "-m", "x")
     git(repo, "mv", "b", "in/c")
     git(repo, "commit", "-q", "-m", "y")
     line = f"refs/heads/main {head(repo)} refs/heads/main {ZERO}\n"
-    assert set(guard_check.pushed(line, ["origin"])) == {"in/a", "b", "in/c"}
+    assert set(guard_check.list_pushed_files(line, ["origin"])) == {"in/a", "b", "in/c"}
 
 
 def test_the_first_commit_is_seen_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_the_first_commit_is_seen_too(tmp_path: Path, monkeypatch: pytest.Monkey
     write(tmp_path, "a")
     git(tmp_path, "add", ".")
     monkeypatch.chdir(tmp_path)
-    assert list(guard_check.committed()) == ["a"]
+    assert list(guard_check.list_staged_files()) == ["a"]
 
 
 @pytest.fixture
@@ -291,18 +291,21 @@ def test_the_files_of_every_new_commit_of_a_push_are_seen(shared: Path) -> None:
     git(shared, "mv", "a b.py", "c.py")
     git(shared, "commit", "-q", "-m", "x")
     line = f"refs/heads/main {head(shared)} refs/heads/main {known}\n"
-    assert set(guard_check.pushed(line, ["origin", "url"])) == {*ODD, "c.py"}
+    assert set(guard_check.list_pushed_files(line, ["origin", "url"])) == {*ODD, "c.py"}
     line = f"refs/heads/new {head(shared)} refs/heads/new {ZERO}\n"
-    assert set(guard_check.pushed(line, ["origin", "url"])) == {*ODD, "c.py"}
+    assert set(guard_check.list_pushed_files(line, ["origin", "url"])) == {*ODD, "c.py"}
     unknown = f"refs/heads/main {head(shared)} refs/heads/main {'1' * 40}\n"
-    assert set(guard_check.pushed(unknown, ["https://x", "https://x"])) == {*ODD, "c.py"}
+    assert set(guard_check.list_pushed_files(unknown, ["https://x", "https://x"])) == {*ODD, "c.py"}
     git(shared, "push", "-q", "origin", "main")
-    assert list(guard_check.pushed(line, ["origin", "url"])) == []
+    assert list(guard_check.list_pushed_files(line, ["origin", "url"])) == []
 
 
 def test_a_deleted_branch_and_an_empty_push_touch_nothing(shared: Path) -> None:
-    assert list(guard_check.pushed("", ["origin"])) == []
-    assert list(guard_check.pushed(f"(delete) {ZERO} refs/heads/x {head(shared)}\n", ["origin"])) == []
+    assert list(guard_check.list_pushed_files("", ["origin"])) == []
+    assert (
+        list(guard_check.list_pushed_files(f"(delete) {ZERO} refs/heads/x {head(shared)}\n", ["origin"]))
+        == []
+    )
 
 
 def test_a_merge_counts_for_what_it_adds(shared: Path) -> None:
@@ -320,7 +323,7 @@ def test_a_merge_counts_for_what_it_adds(shared: Path) -> None:
     git(shared, "add", ".")
     git(shared, "commit", "-q", "-m", "merged")
     line = f"refs/heads/main {head(shared)} refs/heads/main {head(shared, 'main~1')}\n"
-    assert list(guard_check.pushed(line, ["origin"])) == ["both"]
+    assert list(guard_check.list_pushed_files(line, ["origin"])) == ["both"]
 
 
 COMMIT = ("POST", "/hooks/git/pre-commit")

@@ -68,7 +68,7 @@ def test_commits_go_on_in_each_order_and_what_is_installed_runs(
     assert ("reservations were not checked" in told) is has_guard, told  # no server runs
     assert ("Passed" in told) is has_pre_commit, told
     state = "installed" if has_guard else "foreign" if has_pre_commit else "absent"
-    assert {one.state for one in guard_hooks.hooks_of(repo)} == {state}
+    assert {one.state for one in guard_hooks.read_hooks(repo)} == {state}
     write(repo, "more")
     git(repo, "add", ".")
     blocked = {"POSTROOM_AGENT": "Ada", "POSTROOM_GUARD": "block"}
@@ -254,7 +254,7 @@ def test_the_state_of_the_guard_beside_a_manager_is_whether_it_runs(
     git(repo, "add", "more")
     told = git(repo, "commit", "-m", "second", POSTROOM_AGENT="Ada").stderr
     runs = "reservations were not checked" in told  # no server runs
-    found = guard_hooks.hooks_of(repo)
+    found = guard_hooks.read_hooks(repo)
     assert {one.state == "installed" for one in found} == {runs}, told
     assert {one.manager for one in found} == {name if is_managed else ""}
     if is_managed and not runs:

@@ -22,7 +22,7 @@ from postroom.app.tokens import token_check
 from postroom.contracts import errors
 from postroom.contracts.operations import Operation
 from postroom.contracts.outbox import Backlog
-from postroom.http_api.errors import problem_of
+from postroom.http_api.errors import to_problem
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.permissions import table
 from postroom.http_api.readiness import (
@@ -562,7 +562,7 @@ def test_every_failure_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = errors.all_errors()
     assert set(STATUSES) == set(kinds)
     for kind in kinds:
-        problem = problem_of(kind("it failed", value="v"))
+        problem = to_problem(kind("it failed", value="v"))
         assert 400 <= problem.status <= 599
         assert (problem.status, problem.code) == (status_of(kind("x")), kind.code)
         says_how = problem.status == 401 or kind is errors.InsufficientScope

@@ -3,7 +3,7 @@
 import re
 
 from postroom.contracts.errors import UnknownAgent, UnknownSchedule
-from postroom.http_api.errors import problem_of
+from postroom.http_api.errors import to_problem
 from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from rest_room import Edge, arguments_of
 
@@ -32,9 +32,9 @@ async def test_a_refused_field_is_named_in_words_of_http() -> None:
 
 
 def test_a_tool_of_a_remedy_is_an_address() -> None:
-    assert problem_of(UnknownAgent("no agent was named x")).remedy == (
+    assert to_problem(UnknownAgent("no agent was named x")).remedy == (
         "call `POST /v1/register_agent`, or call `GET /v1/list_agents` to see the registered names"
     )
-    assert problem_of(UnknownSchedule("no schedule is named x")).remedy == (
+    assert to_problem(UnknownSchedule("no schedule is named x")).remedy == (
         "list the schedules: `postroom schedules list`"
     )

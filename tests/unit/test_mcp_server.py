@@ -14,7 +14,7 @@ from postroom.mail.context import Rules
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server.profiles import CORE
-from postroom.mcp_server.server import CORE_TOKEN_LIMIT, PostroomMcpServer, definition_tokens, tools_of
+from postroom.mcp_server.server import CORE_TOKEN_LIMIT, PostroomMcpServer, build_tools, definition_tokens
 from postroom.services.calls import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -51,13 +51,13 @@ def message(**more: Any) -> dict[str, Any]:
 
 def test_the_core_profile_is_small() -> None:
     tokens = definition_tokens("core")
-    print(f"core profile: {len(tools_of('core'))} tools, at most {tokens} tokens")
-    assert len(tools_of("core")) <= 19
+    print(f"core profile: {len(build_tools('core'))} tools, at most {tokens} tokens")
+    assert len(build_tools("core")) <= 19
     assert tokens < CORE_TOKEN_LIMIT
 
 
 def test_schemas_name_no_nulls_and_no_references() -> None:
-    for tool in tools_of("full"):
+    for tool in build_tools("full"):
         text = json.dumps(tool.input_schema)
         assert "$ref" not in text
         assert '"null"' not in text
@@ -68,7 +68,7 @@ def test_schemas_name_no_nulls_and_no_references() -> None:
 def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approval() -> None:
     """Codex runs a tool without asking only when both `destructiveHint` and `openWorldHint` are false."""
     asking = set()
-    for tool, operation in zip(tools_of("full"), MAIL_OPERATIONS, strict=True):
+    for tool, operation in zip(build_tools("full"), MAIL_OPERATIONS, strict=True):
         assert tool.annotations is not None
         hints = tool.annotations.model_dump(by_alias=True)
         assert hints.pop("title") is None

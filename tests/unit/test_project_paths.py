@@ -11,7 +11,7 @@ from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath, UnknownProject
 from postroom.mail import git_identity
 from postroom.mail.git_identity import RepositoryFolder
-from postroom.mail.projects import checked_path, slug_of, spelling
+from postroom.mail.projects import checked_path, make_slug, spelling
 
 room = room_in_memory
 
@@ -79,7 +79,7 @@ def test_other_folders_stay_apart(subtests: pytest.Subtests) -> None:
 @given(st.text(min_size=1, max_size=200))
 @settings(max_examples=20)
 def test_every_slug_is_lower_case_letters_digits_and_single_hyphens(text: str) -> None:
-    slug = slug_of("/" + text)
+    slug = make_slug("/" + text)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
     assert len(slug) <= 120
 

@@ -14,7 +14,14 @@ from postroom.contracts.operations import Operation, Who
 from postroom.http_api.errors import Problem
 from postroom.http_api.rest.document import document
 from postroom.http_api.rest.routes import rest_paths
-from postroom.http_api.rest.schemas import ALWAYS, MAIL, ONLY_OF_CHANGES, VALUES, codes_by_status, example_of
+from postroom.http_api.rest.schemas import (
+    ALWAYS,
+    MAIL,
+    ONLY_OF_CHANGES,
+    VALUES,
+    build_example,
+    codes_by_status,
+)
 from postroom.mail.commands import read_command
 from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.schema import input_schema
@@ -150,7 +157,7 @@ def test_a_key_is_told_of_where_it_may_be_given() -> None:
 def test_an_example_is_a_call_that_can_be_read(subtests: pytest.Subtests) -> None:
     for operation in MAIL_OPERATIONS:
         with subtests.test(operation=operation):
-            example = example_of(operation.command)
+            example = build_example(operation.command)
             read_command(operation.command, example)
             _, parts = msgspec.json.schema_components(
                 [operation.command], ref_template="#/components/schemas/{name}"

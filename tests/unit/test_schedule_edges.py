@@ -11,7 +11,7 @@ from fake_postroom import FakePostroom, Raw
 from postroom.app.operations import ADMINISTRATION
 from postroom.cli.main import main
 from postroom.contracts.errors import InvalidSchedule
-from postroom.http_api.errors import problem_of
+from postroom.http_api.errors import to_problem
 from postroom.schedules.firing import new_schedule
 from postroom.schedules.ticks import refuse_unfit
 from postroom.stores.sqlite import SqliteStore
@@ -219,7 +219,7 @@ def test_neither_or_both_of_line_and_interval_are_refused_in_words_of_the_comman
             )
         )
     [operation] = [row for row in ADMINISTRATION if row.name == "add_schedule"]
-    problem = problem_of(refused.value, operation).response("r")
+    problem = to_problem(refused.value, operation).response("r")
     fake.admin["POST", "/admin/schedules"] = lambda _: Raw(400, bytes(problem.body))
     said = ("--from", "Ana", "--to", "Ada", "--subject", "Plan", "--body", "What?")
     code, out, err = run("add", "standup", *said, *both)

@@ -27,7 +27,7 @@ HOT = re.findall(
     unannounced directed_unread mark_announced client_session bind_client_session end_client_session nudges
     set_nudges drop_attachments drop_orphan_blobs attachments live_reservations live_reservations_near
     reservations_held expired_reservations contacts answer with_runner message_runs answering_run tells_last
-    waiting_runs recipient_kind read_mark acked_mark projects_concerned projects_reached messages_written
+    waiting_runs open_runs recipient_kind read_mark acked_mark projects_concerned projects_reached messages_written
     messages_received file_views due_file_views put_file_view note_file_change mark_file_views_told
     purge_file_views
 """,

@@ -17,7 +17,7 @@ from mail_room import HARBOR
 from postroom.app import otel
 from postroom.app.config import Settings
 from postroom.app.otel import OtelTracing
-from postroom.app.telemetry import open_tracing, traces_of
+from postroom.app.telemetry import build_traces_url, open_tracing
 from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
@@ -184,4 +184,4 @@ def test_traces_go_below_the_address_unless_it_has_a_path(subtests: pytest.Subte
         ("https://collector.example/team/v1/traces", "https://collector.example/team/v1/traces"),
     ]:
         with subtests.test(endpoint=endpoint, expected=expected):
-            assert traces_of(endpoint) == expected
+            assert build_traces_url(endpoint) == expected

@@ -9,7 +9,7 @@ from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
 from postroom.mail import threads
-from postroom.mail.projects import slug_of
+from postroom.mail.projects import make_slug
 from postroom.mail.threads import _questions
 
 room = room_in_memory
@@ -138,7 +138,7 @@ async def test_a_thread_is_read_in_order_in_pages_and_with_what_came_from_elsewh
     await room.open()
     await room.open("Eve", project=SHORE)
     await room.call("set_contact_policy", agent_name="Eve", policy="open", project_key=SHORE)
-    first = await _write(room, "Ada", "one", to=["Ben", f"Eve@{slug_of(SHORE)}"])
+    first = await _write(room, "Ada", "one", to=["Ben", f"Eve@{make_slug(SHORE)}"])
     second = await _write(room, "Ben", "two", bcc=["Cyd"], to=["Ada"])
     await room.call("set_contact_policy", agent_name="Ada", policy="open")
     came = await room.call(

@@ -267,6 +267,16 @@ async def test_a_question_that_nobody_answers_in_time_is_not_shown_as_answered(
     assert ("The first answer counts" in late.text, "</b> answered" in late.text) == (False, False)
 
 
+async def test_a_snoozed_question_is_listed_below_those_that_need_an_answer_now(room):
+    room.agents.more_questions = ["And then?"]
+    await asked(room)
+    await room.questions.snooze(room.agents.question_ids[0], for_ms=3_600_000, by="Ana")
+    browser = room.browser()
+    for address in ("/", f"/p/{SLUG}", QUESTIONS):
+        page = (await browser.get(address)).text
+        assert page.index("And then?") < page.index("May I?"), address
+
+
 async def test_a_choice_is_shown_as_the_choice_and_words_on_a_yes_or_no_as_words(room):
     browser, _ = await asked(room)
     room.agents.asks = {"choices": ["EUR", "USD"]}

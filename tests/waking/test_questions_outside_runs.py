@@ -10,10 +10,9 @@ import pytest_asyncio
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision, UnknownAgent
-from postroom.contracts.questions import Given, person
+from postroom.contracts.questions import PAGES, Given, person
 from postroom.gateway.questions import Questions
 from postroom.mail.context import Caller
-from postroom.mail.waking.open_questions import PAGES
 from postroom.services.hooks import Hooks
 from postroom.services.questions import TAKE_BACK_MS, QuestionService, QuestionTimeouts
 from postroom.testing import ManualClock
@@ -87,7 +86,7 @@ async def test_a_question_that_nobody_answered_is_named_to_the_agent_that_asked(
     await room.turn()
     [(subject, body)] = await inbox(room)
     assert subject == "Answer: EUR or USD?"
-    assert body.startswith("You asked: EUR or USD?\nNobody answered")
+    assert body.startswith("You asked: EUR or USD?\nThere is no answer: no answer came in time")
 
 
 async def test_snoozed_questions_are_listed_below_the_others_with_the_time_on_each_page_and_in_a_chat(
@@ -244,7 +243,7 @@ async def test_a_question_that_is_asked_again_while_its_answer_can_be_withdrawn_
     await room.turn()
     [shown] = await room.questions.questions()
     await room.questions.decide(SLUG, shown["run_id"], number, Given(value="usd", by=person("ana"), at=PAGES))
-    again = {"question_id": number, "asked": False, "state": "open"}
+    again = {"question_id": number, "asked": False, "state": "answered"}  # the answer can be withdrawn
     assert await ask(room, choices=["EUR", "USD"]) == again
     await room.turn()
     assert await room.questions.questions() == []

@@ -7,7 +7,7 @@ import pytest
 from machine import PATIENCE
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.runners import Runner, runner_of
-from postroom.mail.waking.prompts import lane_of
+from postroom.mail.waking.prompts import choose_lane
 from waking_room import PROJECT, number
 
 THREADS = [f"thread-{number}" for number in range(40)]
@@ -31,7 +31,7 @@ class LongRun:
 
 
 def in_lane(lane: int, runs_at_once: int = 2) -> list[str]:
-    return [one for one in THREADS if lane_of(one, runs_at_once) == lane]
+    return [one for one in THREADS if choose_lane(one, runs_at_once) == lane]
 
 
 async def answered(room, reader: str, thread: str) -> bool:

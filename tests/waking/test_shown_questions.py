@@ -99,7 +99,7 @@ async def test_the_record_says_who_answered_where_with_what(room, clock):
     assert (found["answer"], found["approved"], found["to"]) == ("USD", None, ["human:ana"])
     assert found["asked_at"] < found["answered_at"]
     page = (await room.browser().get(f"/p/{SLUG}/runs/{run.run_id}")).text
-    assert "<b><bdi>ana</bdi></b> by mail: <bdi>USD</bdi>" in page
+    assert "<b><bdi>ana</bdi></b> answered by mail: <bdi>USD</bdi>" in page
     assert "Shown <bdi>by mail to Ada</bdi>." in page
 
 

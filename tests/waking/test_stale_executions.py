@@ -12,7 +12,7 @@ from postroom.contracts.errors import StaleClaim
 from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.mail.context import Caller
-from postroom.ports import claim_of
+from postroom.ports import get_claim
 from postroom.testing import ManualClock
 from waking_room import PROJECT, Room
 
@@ -25,7 +25,7 @@ def call(operation: str, **arguments: Any) -> Callable[[Room, Any], Awaitable[An
     async def made(room: Room, activation: Any) -> Any:
         caller = Caller()
         if activation is not None:
-            caller = Caller(run_id=activation.run_id, claim=claim_of(activation))
+            caller = Caller(run_id=activation.run_id, claim=get_claim(activation))
         return await room.mail.call(operation, {"project_key": PROJECT, **arguments}, caller=caller)
 
     return made
@@ -34,7 +34,7 @@ def call(operation: str, **arguments: Any) -> Callable[[Room, Any], Awaitable[An
 async def output(room: Room, activation: Any) -> None:
     scopes = (EventScope.thread(activation.thread_id), EventScope.run(activation.run_id))
     draft = CanonicalEventDraft(scopes=scopes, event_kind="TextDeltaObserved", payload={"delta": LATE})
-    await room.runs.events.add(draft, claim=claim_of(activation))
+    await room.runs.events.add(draft, claim=get_claim(activation))
 
 
 async def step(room: Room, activation: Any) -> None:

@@ -12,7 +12,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Caller
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.services.calls import Calls
-from tracing_room import CALLER, Watched, code_of, id_of, trace_of
+from tracing_room import CALLER, Watched, code_of, id_of, read_trace
 from waking_room import PROJECT, Room, number
 
 
@@ -40,8 +40,8 @@ async def test_a_message_its_run_and_what_the_answer_begins_are_one_trace(traced
     await send(traced, "Bo", follows=CALLER)
     await traced.turn()
     sent, run = watched.span("execute_tool send_message"), watched.span("invoke_agent Bo")
-    assert (trace_of(sent), sent["parent_id"]) == ("0x" + "a" * 32, "0x" + "b" * 16)
-    assert (trace_of(run), run["parent_id"]) == (trace_of(sent), id_of(sent))
+    assert (read_trace(sent), sent["parent_id"]) == ("0x" + "a" * 32, "0x" + "b" * 16)
+    assert (read_trace(run), run["parent_id"]) == (read_trace(sent), id_of(sent))
     assert {name: run["attributes"][name] for name in run["attributes"] if name != "postroom.run.id"} == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.provider.name": "postroom",
@@ -50,7 +50,7 @@ async def test_a_message_its_run_and_what_the_answer_begins_are_one_trace(traced
     }
     assert run["resource"]["attributes"]["service.name"] == "postroom"
     answered = watched.span("invoke_agent Ada")
-    assert (trace_of(answered), answered["parent_id"]) == (trace_of(sent), id_of(run))
+    assert (read_trace(answered), answered["parent_id"]) == (read_trace(sent), id_of(run))
     assert code_of(run) is None
 
 
@@ -66,8 +66,8 @@ async def test_what_is_at_work_in_a_run_stands_below_it(traced, watched):
     await send(traced, "Bo")
     await traced.turn()
     run, sent = watched.span("invoke_agent Bo"), watched.span("execute_tool send_message")
-    assert (sent["parent_id"], trace_of(sent)) == (id_of(run), trace_of(run))
-    assert [one[:-3] for one in told] == [f"00-{trace_of(run)[2:]}-{id_of(run)[2:]}"]
+    assert (sent["parent_id"], read_trace(sent)) == (id_of(run), read_trace(run))
+    assert [one[:-3] for one in told] == [f"00-{read_trace(run)[2:]}-{id_of(run)[2:]}"]
     assert traced.tracing.traceparent() is None
 
 
@@ -91,7 +91,7 @@ async def test_an_answer_by_hand_is_in_the_trace_of_its_message(traced, watched)
     reply = {"project_key": PROJECT, "sender_name": "Bo", "message_id": message, "body_md": "b"}
     await calls.perform("reply_message", reply, caller=Caller())
     sent, by_itself = watched.span("execute_tool send_message"), watched.span("execute_tool reply_message")
-    assert (trace_of(by_itself), by_itself["parent_id"]) == (trace_of(sent), id_of(sent))
+    assert (read_trace(by_itself), by_itself["parent_id"]) == (read_trace(sent), id_of(sent))
     await calls.perform("reply_message", reply, caller=Caller(), follows=CALLER)
     below = watched.span("execute_tool reply_message")
     assert below["parent_id"] == "0x" + "b" * 16
@@ -144,7 +144,7 @@ async def test_a_run_that_asked_goes_on_in_its_trace(traced, watched):
     await traced.turn()
     again = watched.span("invoke_agent Bo")
     assert again["attributes"]["postroom.run.id"] == first["attributes"]["postroom.run.id"]
-    assert (trace_of(again), again["parent_id"]) == (trace_of(first), id_of(first))
+    assert (read_trace(again), again["parent_id"]) == (read_trace(first), id_of(first))
 
 
 async def test_nothing_is_kept_of_traces_while_nobody_watches(room):

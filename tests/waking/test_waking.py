@@ -20,7 +20,7 @@ from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
 from postroom.mail.waking.mail_runs import MAX_ANSWERS, STOPPED
-from postroom.mail.waking.prompts import clipped
+from postroom.mail.waking.prompts import keep_end
 from waking_room import PROJECT, number
 
 
@@ -531,8 +531,8 @@ async def test_of_two_answers_to_a_question_the_first_counts_also_before_the_run
 
 
 def test_a_text_that_is_too_long_for_a_message_loses_its_beginning_and_says_so() -> None:
-    assert clipped("short", 100) == "short"
-    cut = clipped("é" * 1_000 + "the end", 100)
+    assert keep_end("short", 100) == "short"
+    cut = keep_end("é" * 1_000 + "the end", 100)
     assert cut.startswith("(The beginning was cut off")
     assert cut.endswith("é" + "the end")
     assert len(cut.encode()) <= 100

@@ -13,7 +13,7 @@ from postroom.app.check_results import most_descriptors, open_descriptors
 from postroom.app.doctor import Doctor, all_projects
 from postroom.app.logs import log_failure
 from postroom.app.metrics import ServerState
-from postroom.app.repairs import performed
+from postroom.app.repairs import perform_repairs
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -40,7 +40,7 @@ from postroom.http_api.readiness import (
 )
 from postroom.mail.context import token_hash
 from postroom.mail.git_identity import is_folder, read_folder
-from postroom.mail.merging import MergePlan, merge, plan_of
+from postroom.mail.merging import MergePlan, merge, plan_merge
 from postroom.mail.names import shown
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY, checked_path, find_project
@@ -208,7 +208,7 @@ class AdminService:
         application = self._application
         if dry_run:
             plan = await application.store.read(
-                lambda tx: plan_of(tx, source, target, renames=renames, rename_equal=rename_equal)
+                lambda tx: plan_merge(tx, source, target, renames=renames, rename_equal=rename_equal)
             )
         else:
             watcher = progress.here()
@@ -293,7 +293,7 @@ class AdminService:
         """
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
-        done = await performed(doctor.repairs, dry_run=dry_run)
+        done = await perform_repairs(doctor.repairs, dry_run=dry_run)
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from postroom.app import places
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.gateway_secrets import take_secret
-from postroom.app.model_agents import ModelAgents, secret_named
+from postroom.app.model_agents import ModelAgents, read_secret
 from postroom.app.model_tools import check_tools
 from postroom.app.tokens import new_run_token
 from postroom.concurrency import SystemTimer, Tasks
@@ -27,6 +27,7 @@ from postroom.contracts.errors import (
     ConfigError,
     InputError,
     InvalidRunner,
+    MissingExtra,
     RunFailure,
     RunnerNotFound,
     RunnerSecretMissing,
@@ -58,6 +59,7 @@ from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEf
 from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl
+from postroom.runtime.openai import check_sdk
 from postroom.services.calls import Calls
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
@@ -206,6 +208,7 @@ class ExecutorRegistry:
             )
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
+            check_sdk()
         elif isinstance(runner, HttpRunner):
             check_installed()
 
@@ -222,10 +225,10 @@ class ExecutorRegistry:
         match runner:
             case Runner():
                 executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
-                return f"starts {executor.program_of(runner)}"
+                return f"starts {executor.find_program(runner)}"
             case ModelRunner():
                 if runner.api_key_env is not None:
-                    secret_named(runner.api_key_env, self._environment)
+                    read_secret(runner.api_key_env, self._environment)
                 return f"calls {runner.model} at {urlsplit(runner.base_url).netloc}"
             case HttpRunner():
                 signing_secret(runner, self._environment)
@@ -383,7 +386,7 @@ class AgentSupervisor:
             try:
                 # Register an agent of the configuration file with its runner, and find out the slug of its
                 # project.
-                self._executors.check(declared.runner)
+                await asyncio.to_thread(self._executors.check, declared.runner)
                 made = await self._mail.call(
                     "ensure_project", {"human_key": declared.project}, caller=_OPERATOR
                 )
@@ -404,13 +407,13 @@ class AgentSupervisor:
                     claims_tasks=declared.runner.claims_tasks,
                 )
                 still_declared.add((str(made["slug"]), declared.name.casefold()))
-            except (InputError, StateError, RunFailure) as error:
+            except (InputError, StateError, RunFailure, MissingExtra) as error:
                 raise declared.refused(error) from error
         for before in await self._mail.store.read(declared_runners):
             slug, name = before.project.slug, before.agent.name
             if before.declared_by == "file" and (slug, name.casefold()) not in still_declared:
                 await self._mail.set_runner(slug, name, None)
-        await asyncio.to_thread(self._executors.programs.remove_left)
+        await asyncio.to_thread(self._executors.programs.remove_leftovers)
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")

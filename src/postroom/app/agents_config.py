@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.app import places
-from postroom.app.config import tables_of
+from postroom.app.config import read_tables
 from postroom.app.tokens import shown
 from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError, InvalidName, InvalidRunner, PostroomError
@@ -43,7 +43,7 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     Raises:
         ConfigError: A declaration is invalid.
     """
-    tables = tables_of(environment, TABLE)
+    tables = read_tables(environment, TABLE)
     agents = tuple(_agent(place, item) for place, item in tables)
     named = [(agent.project, agent.name.casefold()) for agent in agents]
     twice = next((agent for agent in agents if named.count((agent.project, agent.name.casefold())) > 1), None)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from postroom.app.check_results import CheckResult, broken
-from postroom.app.repairs import Repair, another_archive, gaps_of, head_of
+from postroom.app.repairs import Repair, another_archive, plan_gap_repair, plan_head_repair
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ArchiveUnavailable
 from postroom.contracts.mail import Project
 from postroom.mail.archive import layout
 from postroom.mail.archive.archive import Archive
-from postroom.mail.outgoing import ARCHIVE, deleted_of, records_of
+from postroom.mail.outgoing import ARCHIVE, list_deleted_ids, list_records
 from postroom.stores.mail.access import MailReads
 from postroom.stores.stores import Stores
 
@@ -70,7 +70,7 @@ class ArchiveCheck:
             differs = await self._find_lasting_differences(project, archive_state, written)
         except ArchiveUnavailable as error:
             if await archive.lost_head(project):
-                self.repairs.append(head_of(archive, project))
+                self.repairs.append(plan_head_repair(archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
             # if the database has lost records, the archive may contain the only copy
@@ -109,7 +109,7 @@ class ArchiveCheck:
             )
         if differs.missing:
             count = len(differs.missing)
-            self.repairs.append(gaps_of(self._archive, project, count))
+            self.repairs.append(plan_gap_repair(self._archive, project, count))
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return _found(project.slug, "failed", f"{count} messages are missing from the archive", remedy)
         return None
@@ -145,7 +145,7 @@ class ArchiveCheck:
 
     def _list_written(self, slug: str) -> set[int]:
         paths = self._archive.repository(slug).paths("messages/")
-        return {number for number in map(layout.message_id_of, paths) if number is not None}
+        return {number for number in map(layout.parse_message_path, paths) if number is not None}
 
 
 def _list_known(tx: MailReads, *, project: Project) -> _Known:
@@ -155,9 +155,9 @@ def _list_known(tx: MailReads, *, project: Project) -> _Known:
         after = page[-1].id
     archive_state = _Known(stored=stored, coming=set(), going=set())
     for row in tx.outbox.open(ARCHIVE, limit=100_000):
-        coming = (record.partition(":") for record in records_of(row.payload))
+        coming = (record.partition(":") for record in list_records(row.payload))
         archive_state.coming.update(int(number) for kind, _, number in coming if kind == "message")
-        archive_state.going.update(deleted_of(row.payload))
+        archive_state.going.update(list_deleted_ids(row.payload))
     return archive_state
 
 

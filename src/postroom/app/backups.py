@@ -113,7 +113,7 @@ class Backups:
         timer: Timer | None = None,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        self.folder = folder_of(settings)
+        self.folder = get_backups_folder(settings)
         self._database = settings.database
         self._interval_ms = 0 if settings.database_url else milliseconds(settings.backup_interval)
         self._keep = settings.backup_keep
@@ -176,7 +176,7 @@ class Backups:
             tries=self._tries,
         )
 
-    async def examined(self, *, full: bool) -> BackupState:
+    async def check_backups(self, *, full: bool) -> BackupState:
         """Check each backup and return the results.
 
         With `full`, each file is read completely. Otherwise, only the length of each file is checked.
@@ -236,7 +236,7 @@ class Backups:
         refuse_no_folder(self.folder)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            remove_left(self.folder)
+            remove_leftovers(self.folder)
             size = self._database.stat().st_size
             log_file = self._database.with_name(f"{self._database.name}-wal")
             log = log_file.stat().st_size if log_file.exists() else 0  # the log may contain much of the data
@@ -277,7 +277,7 @@ def remove(backup: Backup) -> None:
     digest_file(backup.path).unlink(missing_ok=True)
 
 
-def remove_left(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove unfinished copies of a killed process, and digests without a backup. Blocks.
 
     No other process may write a backup to the folder at the same time.
@@ -308,7 +308,7 @@ def _list_matching(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def folder_of(settings: Settings) -> Path:
+def get_backups_folder(settings: Settings) -> Path:
     """Return the backups folder."""
     return settings.data_dir / "backups"
 
@@ -358,11 +358,11 @@ def stamp(instant: int) -> str:
 
 
 def _report_damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
-    damaged = sorted(backup.path for backup in found if (fault_of(backup) if full else backup.fault))
+    damaged = sorted(backup.path for backup in found if (find_fault(backup) if full else backup.fault))
     return tuple(path.name for path in damaged if path.exists())  # another process may have removed it
 
 
-def fault_of(backup: Backup) -> str:
+def find_fault(backup: Backup) -> str:
     """Read a whole backup, and return why it cannot be restored, or "" if it can be. Blocks."""
     if backup.fault:
         return backup.fault
@@ -412,7 +412,7 @@ def named_backup(source: Path, settings: Settings) -> Path:
         InvalidPath: The backup does not exist.
         StoreReadOnly: The backup or its folder cannot be read.
     """
-    inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
+    inside = [get_backups_folder(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
     with reading(source):
         path = next((item for item in (source, *inside) if item.exists()), None)
     if path is None:
@@ -432,7 +432,7 @@ def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
 def _examine(one: Backup, *, check: bool) -> dict[str, object]:
     if check:
         progress.tell(f"reading {one.path.name}")
-    fault = fault_of(one) if check else one.fault
+    fault = find_fault(one) if check else one.fault
     return {
         "name": one.path.name,
         "made_at": iso(one.made_at),

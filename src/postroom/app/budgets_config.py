@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from postroom.app import places
-from postroom.app.config import tables_of
+from postroom.app.config import read_tables
 from postroom.app.tables import read_table
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ConfigError
@@ -84,7 +84,7 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
         ConfigError: A budget is invalid.
     """
     budgets: tuple[Budget, ...] = ()
-    for place, fields in tables_of(environment, TABLE):
+    for place, fields in read_tables(environment, TABLE):
         table = read_table(place, fields, BudgetTable, environment)
         try:
             budgets += (table.budget(),)

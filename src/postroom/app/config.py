@@ -330,13 +330,13 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
-        _about("What hooks do if reservations cannot be checked: warn, block, or off (no check)."),
+        _about("How hooks react if reservations cannot be checked: warn, block, or off (no check)."),
     ] = "warn"
     stale_write_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
         _about(
-            "What hooks do when an agent overwrites a whole file that was changed after the agent "
+            "How hooks react when an agent overwrites a whole file that was changed after the agent "
             "last read it."
         ),
     ] = "block"
@@ -344,7 +344,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["warn", "block", "off"],
         _read_by(_lower),
         _about(
-            "What hooks do when an agent changes such a file in another way: an edit of a part, a "
+            "How hooks react when an agent changes such a file in another way: an edit of a part, a "
             "patch, a shell command."
         ),
     ] = "warn"
@@ -448,7 +448,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         return 6 * self.max_body_bytes + 4 * self.max_attachments_bytes // 3 + _MIB
 
-    def origin_of(self, name: str) -> str:
+    def find_origin(self, name: str) -> str:
         """Return the origin of a setting's value: `default`, `file`, `env <NAME>` or `flag`."""
         return self.origins.get(name, "default")
 
@@ -520,14 +520,14 @@ def explain(settings: Settings) -> list[SettingLine]:
         SettingLine(
             name=name,
             value=_shown_value(settings, name),
-            origin=settings.origin_of(name),
-            description=description_of(name),
+            origin=settings.find_origin(name),
+            description=describe_setting(name),
         )
         for name in SETTINGS
     ]
 
 
-def description_of(name: str) -> str:
+def describe_setting(name: str) -> str:
     """Return the description of a setting."""
     kind = fields_of(Settings)[name]
     schema = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
@@ -561,7 +561,7 @@ _OLDER_NAMES: Final = {
 }
 
 
-def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
+def read_tables(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
     """Return the tables `[[name]]` of the configuration file, each with its position in the file.
 
     The list is empty if there is no file.

@@ -21,13 +21,14 @@ from postroom.app.check_results import (
 )
 from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
-from postroom.app.repairs import Repair, indexes_of, records_of
+from postroom.app.repairs import Repair, plan_index_repair, plan_record_repair
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.contracts import progress
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     InvalidRunner,
+    MissingExtra,
     PostroomError,
     RunFailure,
     StoreError,
@@ -113,7 +114,7 @@ class Doctor:
         is_file = not self._application.settings.database_url
         if faults := await store.check():
             if indexes := await store.indexes_that_lack_rows():
-                self.repairs.append(indexes_of(store, indexes))
+                self.repairs.append(plan_index_repair(store, indexes))
             return [
                 CheckResult(
                     part="store reads",
@@ -132,7 +133,7 @@ class Doctor:
         if not rows:
             return [CheckResult(part="records", state="ok", detail="this release can read every record")]
         shown = "; ".join(f"{row.kind} {row.id}: {row.reason}" for row in rows[:_SHOWN_RECORDS])
-        self.repairs.append(records_of(store, len(rows)))
+        self.repairs.append(plan_record_repair(store, len(rows)))
         return [
             CheckResult(
                 part="records",
@@ -202,7 +203,7 @@ class Doctor:
     async def _backups(self) -> list[CheckResult]:
         if self._application.settings.database_url:
             return [backed_up_elsewhere()]
-        return [told_of_backups(await self._application.backups.examined(full=self._full))]
+        return [told_of_backups(await self._application.backups.check_backups(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
         """Report dead letters of runs, and runs that wait although nothing blocks them."""
@@ -277,7 +278,7 @@ class Doctor:
         name = f"{declared.agent.name}@{declared.project.slug}"
         try:
             result = self._application.executors.looked_at(read_runner(declared.runner))
-        except (RunFailure, InvalidRunner) as error:
+        except (RunFailure, InvalidRunner, MissingExtra) as error:
             return broken("runner", error, about=name)
         return CheckResult(part="runner", about=name, state="ok", detail=result)
 

@@ -39,7 +39,7 @@ from postroom.gateway.config import (
     Route,
     is_person,
 )
-from postroom.gateway.platforms import ADAPTERS, adapter_of, plug_ins
+from postroom.gateway.platforms import ADAPTERS, load_adapter_class, plug_ins
 from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
 from postroom.gateway.session import ANSWER_ONLY, Platform
@@ -183,7 +183,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     file = settings.gateway_file
     fields = read_toml(file, _CALLED, _REMEDY)
     if fields is None:
-        if settings.origin_of("gateway_file") == "default":
+        if settings.find_origin("gateway_file") == "default":
             return None
         raise unreadable(file, _CALLED, "the file does not exist", _REMEDY)
     source = _Source(file, given_fields, settings.data_dir / STATE_DIR)
@@ -362,7 +362,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
 
 
 def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
-    table, kind = source.place(f"platforms.{platform.value}"), adapter_of(platform).options
+    table, kind = source.place(f"platforms.{platform.value}"), load_adapter_class(platform).options
     if not isinstance(told, dict):
         table.refuse("the value is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))

@@ -36,7 +36,7 @@ from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.files import ChatFiles
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
-from postroom.gateway.platforms import adapter_of
+from postroom.gateway.platforms import load_adapter_class
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import ChatEffects, agent_on
@@ -388,7 +388,7 @@ def make_adapter(
         ConfigError: The configuration of the platform is invalid.
     """
     try:
-        return adapter_of(platform)(config, clock=clock, timer=timer)
+        return load_adapter_class(platform)(config, clock=clock, timer=timer)
     except ConfigError as error:
         text = f"{file} [platforms.{platform.value}]: {error.message}"
         raise ConfigError(text, value=error.value, remedy=error.remedy) from error

@@ -99,7 +99,7 @@ class ModelAgents(AgentRuntime):
     async def _model_client(self, runner: ModelRunner) -> OpenAICompatibleModel:
         """Return the client of an endpoint. All agents with this endpoint share the client."""
         name = runner.api_key_env
-        key = None if name is None else secret_named(name, self._environment)
+        key = None if name is None else read_secret(name, self._environment)
         where = runner.base_url, name
         if where not in self._models:
             # The constructor of the client reads the certificates of the system.
@@ -141,7 +141,7 @@ async def _request_as_seen(activation: RunActivation) -> RunActivation:
     return replace(activation, control=replace(control, only=only))
 
 
-def secret_named(name: str, environment: Mapping[str, str]) -> str:
+def read_secret(name: str, environment: Mapping[str, str]) -> str:
     """Return the key or secret in an environment variable.
 
     Raises:

@@ -143,7 +143,7 @@ class MailTool:
         name = self._operation.name
         all_arguments: dict[str, Any] = {**arguments, **self._given}
         if self._operation.changes:
-            all_arguments[_KEY] = key_of(context.identity.run_id, context.call_id)
+            all_arguments[_KEY] = derive_key(context.identity.run_id, context.call_id)
         caller = replace(self._caller, run_id=context.identity.run_id, claim=context.claim)
         answer = msgspec.to_builtins(await self._calls.perform(name, all_arguments, caller=caller))
         if len(json.dumps(answer)) > MAX_ANSWER_LENGTH:
@@ -182,7 +182,7 @@ class AskTool:
         return ToolResult.suspended(ASK, suspension, resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL)
 
 
-def key_of(run_id: str, call_id: str) -> str:
+def derive_key(run_id: str, call_id: str) -> str:
     """Return the idempotency key for the change of a call. A repeated call has the same key."""
     seed = f"{run_id}\0{call_id}"
     return f"run-{hashlib.sha256(seed.encode()).hexdigest()}"

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from postroom.app import places
-from postroom.app.backups import COPY, SUFFIX, folder_of, newest_backup, remove_left, stamp
+from postroom.app.backups import COPY, SUFFIX, get_backups_folder, newest_backup, remove_leftovers, stamp
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,
@@ -34,7 +34,7 @@ from postroom.stores.sqlite.connection import (
     refuse_no_folder,
     translated,
 )
-from postroom.stores.sqlite.copying import back_up, digest_of, name_with_digest
+from postroom.stores.sqlite.copying import back_up, hash_file, name_with_digest
 from postroom.stores.sqlite.engine import refuse_missing
 from postroom.stores.sqlite.generations import refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
@@ -61,7 +61,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     settings = load_settings(overrides={"data_dir": data_dir})
     if settings.database_url:
         raise no_backup()
-    chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{SUFFIX}"
+    chosen = target or get_backups_folder(settings) / f"postroom-{stamp(now)}{SUFFIX}"
     try:
         is_there = chosen.exists()
     except OSError as error:
@@ -78,7 +78,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         if target is None:
             folder = chosen.parent
             try:
-                remove_left(folder)
+                remove_leftovers(folder)
             except OSError as error:
                 raise file_error(error, folder) from error
         with translated(), closing(connect(settings.database)) as connection:
@@ -87,7 +87,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
                 copy = chosen.with_suffix(COPY)
                 back_up(connection, copy, is_read_back=True)
                 with writing(chosen):
-                    name_with_digest(copy, chosen, digest_of(copy))
+                    name_with_digest(copy, chosen, hash_file(copy))
             else:
                 back_up(connection, chosen, is_read_back=True)
     return {"path": str(chosen), "bytes": chosen.stat().st_size}
@@ -232,7 +232,7 @@ def _backups(settings: Settings, now: int) -> CheckResult:
     if settings.database_url:
         return backed_up_elsewhere()
     try:
-        newest = newest_backup(folder_of(settings), now)
+        newest = newest_backup(get_backups_folder(settings), now)
     except StoreError as error:
         return broken("backups", error)
     if newest is None:

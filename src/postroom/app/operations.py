@@ -25,6 +25,7 @@ from postroom.contracts.clock import MAX_DURATION, from_iso
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
+from postroom.contracts.questions import COMMAND_LINE, OVER_HTTP
 from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import Floor, Work, WorkOutput
@@ -32,7 +33,6 @@ from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.tokens import NamedTokens, TokenView
-from postroom.mail.waking.open_questions import COMMAND_LINE, OVER_HTTP
 from postroom.services.administration import (
     AnsweredQuestion,
     BackupView,

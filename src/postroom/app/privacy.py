@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from postroom.app.backups import folder_of
+from postroom.app.backups import get_backups_folder
 from postroom.app.check_results import CheckResult
 from postroom.app.config import Settings
 from postroom.app.places import agent_token_dir
@@ -20,7 +20,7 @@ def private_places(settings: Settings) -> list[Path]:
     return [
         folder,
         settings.storage_root,
-        folder_of(settings),
+        get_backups_folder(settings),
         agent_token_dir(folder),
         folder / "gateway",
         *([] if settings.database_url else [settings.database]),

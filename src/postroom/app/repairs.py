@@ -22,7 +22,7 @@ class Repair:
     perform: Callable[[], Awaitable[object]]
 
 
-def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
+def plan_index_repair(store: Stores, indexes: Sequence[str]) -> Repair:
     """Return the repair of indexes in which rows of their tables are missing."""
     return Repair(
         name="store reads",
@@ -34,7 +34,7 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
     )
 
 
-def records_of(store: SqlStore, count: int) -> Repair:
+def plan_record_repair(store: SqlStore, count: int) -> Repair:
     """Return the repair after which this release reads records that were skipped."""
     return Repair(
         name="records",
@@ -43,7 +43,7 @@ def records_of(store: SqlStore, count: int) -> Repair:
     )
 
 
-def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
+def plan_gap_repair(archive: Archive, project: Project, missing: int) -> Repair:
     """Return the repair that adds missing messages to an archive."""
     return Repair(
         name=f"archive {project.slug}",
@@ -52,7 +52,7 @@ def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
     )
 
 
-def head_of(archive: Archive, project: Project) -> Repair:
+def plan_head_repair(archive: Archive, project: Project) -> Repair:
     """Return the repair of an archive without a HEAD, after which its contents are compared."""
     return Repair(
         name=f"archive {project.slug}",
@@ -71,7 +71,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
     )
 
 
-async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
+async def perform_repairs(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
     """Perform these repairs one after another. A failure is reported, and does not stop the other repairs."""
     return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated, Final, TypeVar
 
-from postroom.app.config import Settings, tables_of
+from postroom.app.config import Settings, read_tables
 from postroom.app.tables import read_table
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts import progress
@@ -35,9 +35,9 @@ from postroom.mail.retention import (
     ProjectRules,
     Verdict,
     delete_some,
-    going_of,
+    judge_messages,
     rules_of_projects,
-    verdicts_of,
+    select_messages_to_delete,
 )
 from postroom.stores.chats.files import FileStore
 from postroom.stores.mail.access import MailReads, MailWrites
@@ -89,7 +89,7 @@ def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
     Raises:
         ConfigError: A rule is invalid.
     """
-    tables = tables_of(environment, TABLE)
+    tables = read_tables(environment, TABLE)
     return tuple(read_table(place, table, KeepTable, environment).rule() for place, table in tables)
 
 
@@ -218,7 +218,9 @@ class Retention:
         for project, rules in await self._projects():
             delete = partial(delete_some, project_id=project.id, rules=rules)
             going: list[int] = []  # delete many pages at once: each transaction delays callers
-            async for page in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
+            async for page in self._pages(
+                partial(select_messages_to_delete, project_id=project.id, rules=rules), LOOK
+            ):
                 progress.tell("deleting messages", gone)
                 going += page
                 while len(going) >= MESSAGES:
@@ -238,7 +240,7 @@ class Retention:
         counts = []
         for project, rules in await self._projects():
             preview = Preview(project=project.slug)
-            look = partial(verdicts_of, project_id=project.id, rules=rules)
+            look = partial(judge_messages, project_id=project.id, rules=rules)
             async for verdicts in self._pages(look, _PAGE):
                 preview.add(verdicts)
                 progress.tell(f"checking the messages of {project.slug}", sum(preview.counts.values()))
@@ -358,7 +360,7 @@ def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
     """Delete these threads, if they are still idle, with their attempts, events and trace positions."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
-    runs = tx.runs.threads.runs_of(idle)
+    runs = tx.runs.threads.list_run_ids(idle)
     scopes = [
         *map(EventScope.thread, idle),
         *map(EventScope.run, runs),

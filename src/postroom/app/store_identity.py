@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from postroom.app.backups import backups_in, folder_of
+from postroom.app.backups import backups_in, get_backups_folder
 from postroom.app.config import Settings
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
 from postroom.mail.archive.archive import StoreMark, read_mark, repositories, write_mark
-from postroom.mail.archive.rebuild import projects_made
+from postroom.mail.archive.rebuild import read_creation_times
 from postroom.stores.outline import StoreIdentity
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
@@ -91,8 +91,10 @@ class Kept:
             beside=beside,
             archive=archive,
             slugs=slugs,
-            made={} if beside or archive else projects_made(settings.storage_root, slugs, author=author),
-            has_backups=not settings.database_url and bool(backups_in(folder_of(settings))),
+            made={}
+            if beside or archive
+            else read_creation_times(settings.storage_root, slugs, author=author),
+            has_backups=not settings.database_url and bool(backups_in(get_backups_folder(settings))),
             elsewhere=elsewhere,
         )
 

@@ -24,10 +24,10 @@ def open_tracing(settings: Settings) -> Tracing:
             value=error.name,
             remedy=f"{install_command('otel')}, or set telemetry to false",
         ) from error
-    return OtelTracing(otlp(traces_of(settings.telemetry_endpoint)), environment=settings.environment)
+    return OtelTracing(otlp(build_traces_url(settings.telemetry_endpoint)), environment=settings.environment)
 
 
-def traces_of(endpoint: str) -> str:
+def build_traces_url(endpoint: str) -> str:
     """Return the address for traces: the endpoint with its own path, or else with the default path."""
     path = urlsplit(endpoint).path
     return endpoint if path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

@@ -10,7 +10,7 @@ from postroom.contracts.outbox import OutboxMessage
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
 from postroom.gateway.replies import ReplyKind, has_waiting_caller, target_name
 from postroom.gateway.session import SessionSource
-from postroom.gateway.sessions import chat_of
+from postroom.gateway.sessions import find_chat
 from postroom.services.administration import DiscardedEffect, StoredEffect, UndeliveredList, UndeliveredView
 from postroom.services.cut_ids import whole_id
 from postroom.stores.runs.ports import RunStores
@@ -122,7 +122,7 @@ def _describe_row(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
         if isinstance(source, Mapping):
             chat: SessionSource | None = SessionSource.from_dict(dict(source))
         else:
-            chat = chat_of(tx, str(thread_id), [item for item in ids if isinstance(item, int)])
+            chat = find_chat(tx, str(thread_id), [item for item in ids if isinstance(item, int)])
     except (KeyError, TypeError, ValueError):  # the row may be a dead letter because it cannot be read
         chat = None
     return {

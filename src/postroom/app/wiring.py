@@ -26,7 +26,7 @@ from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.executors.processes.process_runner import is_gone, own_process
-from postroom.http_api.other_servers import OtherServers, tag_of
+from postroom.http_api.other_servers import OtherServers, get_tag
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.archive.archive import Archive, Author
@@ -89,7 +89,7 @@ class Application:
         self.mail = Mail(
             store,
             clock,
-            rules_of(settings),
+            read_rules(settings),
             keep_token=self._keep_token,
             tracing=tracing,
             waker=lambda: self.waker if self.agents.is_waking else None,
@@ -124,7 +124,7 @@ class Application:
             address=self.address,
             in_chats=in_chats(declared.chats),
             tokens=self.tokens.runs,
-            server=tag_of(self.leases.holder),
+            server=get_tag(self.leases.holder),
             alone_at=self._places() if self.store.is_exclusive else (),
         )
         delivery = StoredChatDelivery(self.mail)
@@ -375,7 +375,7 @@ def _open_store(
     )
 
 
-def rules_of(settings: Settings) -> Rules:
+def read_rules(settings: Settings) -> Rules:
     """Return the rules for mail that the settings contain."""
     return Rules(
         verified=settings.verified,

@@ -175,10 +175,10 @@ def restore(
 
 
 def _folder(data_dir: Path | None) -> Path:
-    from postroom.app.backups import folder_of
+    from postroom.app.backups import get_backups_folder
     from postroom.app.config import load_settings
 
-    return folder_of(load_settings(overrides={"data_dir": data_dir}))
+    return get_backups_folder(load_settings(overrides={"data_dir": data_dir}))
 
 
 def _line(one: dict[str, object]) -> str:

@@ -40,7 +40,7 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
 
     If husky or lefthook manages the hooks, a hook counts as installed if their configuration calls the guard.
     """
-    _show(guard_hooks.hooks_of(repo), as_json=as_json)
+    _show(guard_hooks.read_hooks(repo), as_json=as_json)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from shutil import which
 
-from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment
+from postroom.cli.hook_wire import Unreachable, ask, hook_environment, read_endpoint
 from postroom.contracts.clients import MODES, unchecked
 
 TYPE_CHECKING = False
@@ -52,16 +52,16 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     try:
         # Read the outcome, the text and the mode from the response.
         if hook == "pre-commit":
-            paths = list(committed())
+            paths = list(list_staged_files())
         else:
-            paths = list(pushed(sys.stdin.read() if sent is None else sent, arguments))
+            paths = list(list_pushed_files(sys.stdin.read() if sent is None else sent, arguments))
         top = _git("rev-parse", "--show-toplevel").decode("utf-8", "replace").rstrip("\r\n")
         agent = (
             environment.get("POSTROOM_AGENT")
             or _ask_git("config", "--get", "postroom.agent").stdout.decode("utf-8", "replace").strip()
         )
         call = {"cwd": top, "agent": agent[:400], "guard": mode}
-        endpoint = endpoint_of(environment) if paths else None
+        endpoint = read_endpoint(environment) if paths else None
         answer = ("allow", "", mode)
         for start in range(0, len(paths), ASKED_AT_ONCE):
             body = json.dumps({**call, "paths": paths[start : start + ASKED_AT_ONCE]}).encode()
@@ -86,12 +86,12 @@ def _read(status: int, body: bytes) -> tuple[str, str, str]:
     return str(document["outcome"]), str(document["text"]), str(document["mode"])
 
 
-def committed() -> Iterator[str]:
+def list_staged_files() -> Iterator[str]:
     """Yield the files that differ between the index and the last commit, and both names of renamed files."""
     return _names(_git("diff", "--cached", *_NAMES, "--no-ext-diff", "--ignore-submodules=none"))
 
 
-def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
+def list_pushed_files(sent: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the files that the pushed commits change.
 
     In a merge commit, only the files count that the merge itself changes.

@@ -103,7 +103,7 @@ class Hook:
         return self.path.with_name(self.name + KEPT)
 
 
-def hooks_of(repository: Path) -> list[Hook]:
+def read_hooks(repository: Path) -> list[Hook]:
     """Return the state of the guard's hooks in the repository that contains a folder.
 
     Raises:
@@ -136,7 +136,7 @@ def install(repository: Path) -> list[Hook]:
         )
     for name in HOOKS:
         _unwrap_pre_commit(folder, name)
-    hooks = hooks_of(repository)
+    hooks = read_hooks(repository)
     if left := [hook for hook in hooks if hook.manager in _LINES and hook.state != "installed"]:
         raise StateError(
             f"{left[0].manager} manages this repository's hooks and replaces other hooks",
@@ -156,7 +156,7 @@ def install(repository: Path) -> list[Hook]:
             draft.replace(hook.path)
         finally:
             draft.unlink(missing_ok=True)
-    return hooks_of(repository)
+    return read_hooks(repository)
 
 
 def remove(repository: Path) -> list[Hook]:
@@ -168,7 +168,7 @@ def remove(repository: Path) -> list[Hook]:
     """
     folder = hooks_folder(repository)
     usual = _usual_folder(repository)
-    hooks = hooks_of(repository)
+    hooks = read_hooks(repository)
     managed = [hook for hook in hooks if hook.manager in _LINES]
     for name in HOOKS:
         _unwrap_pre_commit(folder, name)
@@ -188,7 +188,7 @@ def remove(repository: Path) -> list[Hook]:
             value=str(called[0].path),
             remedy=f"remove `postroom guard check` from {', '.join(str(hook.path) for hook in called)}",
         )
-    return hooks_of(repository)
+    return read_hooks(repository)
 
 
 def hooks_folder(repository: Path) -> Path:

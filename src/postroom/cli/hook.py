@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import sys
 
-from postroom.cli.hook_input import call_of, place_of, read_input
-from postroom.cli.hook_wire import Unreachable, ask, data_dir, endpoint_of, hook_environment, read, written
+from postroom.cli.hook_input import build_event_request, read_input, read_place
+from postroom.cli.hook_wire import Unreachable, ask, data_dir, hook_environment, read, read_endpoint, written
 from postroom.contracts.clients import EVENTS, MODES, WAIT, WAKE, unchecked
 
 TYPE_CHECKING = False
@@ -37,11 +37,11 @@ def run(client: str, event: str) -> int:
     try:
         raw = read_input(sys.stdin.fileno())
         if event == WAIT and client in ("claude", "copilot"):
-            from postroom.cli.hook_waiting import awaited
+            from postroom.cli.hook_waiting import wait_for_mail
 
-            line = awaited(client, raw, hook_environment())[:MAX_TEXT_LENGTH]
+            line = wait_for_mail(client, raw, hook_environment())[:MAX_TEXT_LENGTH]
             return WOKEN if line and os.write(sys.stderr.fileno(), line.encode()) else 0
-        if answer := answered(client, event, raw, hook_environment()):
+        if answer := answer_event(client, event, raw, hook_environment()):
             os.write(sys.stdout.fileno(), answer)
         if client == "codex" and EVENTS[client].get(event) in ("start", "stop"):
             from postroom.cli.hook_waiting import leave_waiter
@@ -52,7 +52,7 @@ def run(client: str, event: str) -> int:
     return 0
 
 
-def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
+def answer_event(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
     """Return the answer in the format of the client, or no bytes if there is nothing to report.
 
     Raises:
@@ -63,7 +63,7 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     mode = mode if mode in MODES else ""
     if not kind or client == "git" or (kind == "edit" and mode == "off"):
         return b""
-    endpoint = endpoint_of(environment)
+    endpoint = read_endpoint(environment)
     if endpoint is None and not (kind == "edit" and mode == "block"):
         return b""
     sent = read(raw)
@@ -103,14 +103,14 @@ def _call_and_look(
     client: str, kind: str, sent: object, environment: Mapping[str, str]
 ) -> tuple[dict[str, object] | None, Look | None]:
     """Return the request and the files of an event. Each is None if the event needs none."""
-    call = call_of(client, kind, sent)
+    call = build_event_request(client, kind, sent)
     if kind not in ("edit", "tool", "prompt") or not isinstance(sent, dict):
         return call, None
     from postroom.cli.hook_files import Look
 
     look = Look(client, kind, sent, data_dir(environment))
     if look.reports:
-        call = {**(call or place_of(sent)), "files": look.reports}
+        call = {**(call or read_place(sent)), "files": look.reports}
     elif call is None:
         look.save()
     if call is not None and (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:

@@ -19,11 +19,11 @@ from postroom.cli.hook_input import (
     PATCH_KEYS,
     PATCHED,
     PATH_KEYS,
-    folder_of,
-    patch_of,
-    session_of,
-    text_of,
-    tool_of,
+    join_patch,
+    read_session_id,
+    read_tool,
+    read_working_folder,
+    to_sendable_text,
 )
 
 TYPE_CHECKING = False
@@ -90,15 +90,15 @@ class Look:
 
     def __init__(self, client: str, kind: str, sent: Values, data_dir: str) -> None:
         self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here
-        self._cwd = folder_of(sent)
+        self._cwd = read_working_folder(sent)
         self._now = time.time_ns()
         self._is_used = kind != "edit"
-        tool, arguments = tool_of(sent)
+        tool, arguments = read_tool(sent)
         self._is_shell = tool in SHELL_TOOLS
-        texts = (text_of(arguments.get(key)) for key in _CONTENTS if tool in WHOLE_TOOLS)
+        texts = (to_sendable_text(arguments.get(key)) for key in _CONTENTS if tool in WHOLE_TOOLS)
         self._content = next(filter(None, texts), "").encode()
         self._left = MAX_BYTES
-        session = session_of(sent)
+        session = read_session_id(sent)
         self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
         self._known = _versions(self._list)
         self._seen: dict[str, Version] = {}
@@ -110,11 +110,11 @@ class Look:
         for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
             if _weight(how) >= _weight(uses.get(path, "named")):
                 uses[path] = how
-        call = text_of(sent.get("tool_use_id")) or repr(sorted(uses.items()))
+        call = to_sendable_text(sent.get("tool_use_id")) or repr(sorted(uses.items()))
         self._call = self._path("calls", _hash(f"{self._list}/{call}".encode())) if session and uses else ""
         self._began = _versions(self._call) if self._is_used else {}
         for path, how in [*uses.items()][:MAX_USED]:
-            if "\n" not in path and text_of(path):
+            if "\n" not in path and to_sendable_text(path):
                 self._after(path, how) if self._is_used else self._before(path, how)
         if self._is_used:
             self._find_changes()
@@ -322,10 +322,10 @@ class Look:
 def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
     """Yield the real path of each file that a tool uses, and how the tool uses the file."""
     names: Iterable[tuple[str, str]] = ()
-    tool, arguments = tool_of(sent)
-    folder = os.path.join(folder, next(filter(None, map(text_of, map(arguments.get, _FOLDERS))), ""))  # noqa: PTH118
+    tool, arguments = read_tool(sent)
+    folder = os.path.join(folder, next(filter(None, map(to_sendable_text, map(arguments.get, _FOLDERS))), ""))  # noqa: PTH118
     if tool in SHELL_TOOLS:
-        command = patch_of(arguments.get("command", arguments.get("cmd", arguments.get("commands"))))
+        command = join_patch(arguments.get("command", arguments.get("cmd", arguments.get("commands"))))
         if client == "codex" and "*** Begin Patch" in command:
             moved = command.partition("*** Begin")[0].replace("&&", ";").partition("cd ")[2].partition(";")[0]
             folder = os.path.join(folder, moved.strip().strip("'\""))  # noqa: PTH118
@@ -336,7 +336,7 @@ def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
         names = ((path, _reading_mode(_asked_lines(entry))) for path, entry in _named_in(arguments))
     elif tool in EDIT_TOOLS.get(client, ()):
         is_whole = tool in WHOLE_TOOLS or (tool == "editor" and not arguments.get("old_text"))
-        patches = "\n".join(patch_of(arguments.get(key)) for key in PATCH_KEYS)
+        patches = "\n".join(join_patch(arguments.get(key)) for key in PATCH_KEYS)
         named = ((path, "whole" if is_whole else "part") for path, _ in _named_in(arguments))
         names = (*named, *_list_patched_files(patches))
     for path, how in names:
@@ -352,12 +352,12 @@ _MANY_PATHS = ("files", "paths", "include")
 def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
     """Yield the name of each file, with the arguments that select its lines."""
     for key in (*PATH_KEYS, "absolute_path"):
-        yield text_of(given.get(key)), given
+        yield to_sendable_text(given.get(key)), given
     for key in _MANY_PATHS:
         many = given.get(key)
         for item in many if isinstance(many, list) else ():
             inner = item if isinstance(item, dict) else {"path": item}
-            yield text_of(inner.get("path")), inner
+            yield to_sendable_text(inner.get("path")), inner
 
 
 def _asked_lines(given: Values) -> int:

@@ -110,17 +110,19 @@ def read_input(descriptor: int) -> bytes:
     return b"".join(pieces)
 
 
-def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
+def build_event_request(client: str, kind: str, sent: object) -> dict[str, object] | None:
     """Return the request that tells the server about an event, or None if no request is needed."""
     if not isinstance(sent, dict):
         return None
-    call = place_of(sent)
-    tool, given_fields = tool_of(sent)
+    call = read_place(sent)
+    tool, given_fields = read_tool(sent)
     if kind == "edit":
         # For an unknown client, every call that names files counts as an edit, so that no edit is missed.
         is_edit = client not in EDIT_TOOLS or tool in EDIT_TOOLS[client]
         paths = list(_paths(given_fields)) if is_edit else list(_patched_by_shell(client, given_fields))
-        spelled = dict.fromkeys(item for path in paths for item in _spellings(path, folder_of(sent)))
+        spelled = dict.fromkeys(
+            item for path in paths for item in _spellings(path, read_working_folder(sent))
+        )
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
         return {**call, **_caller_of_tool(tool, given_fields, sent)}
@@ -133,38 +135,38 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     return call
 
 
-def place_of(sent: Values) -> dict[str, object]:
+def read_place(sent: Values) -> dict[str, object]:
     """Return the session and the folder of an event, in the form that the server expects."""
-    return {"session_id": session_of(sent), "cwd": folder_of(sent)}
+    return {"session_id": read_session_id(sent), "cwd": read_working_folder(sent)}
 
 
-def tool_of(sent: Values) -> tuple[str, Values]:
+def read_tool(sent: Values) -> tuple[str, Values]:
     """Return the name and the arguments of the tool in an event."""
-    tool = text_of(sent.get("tool_name")) or text_of(sent.get("toolName"))
+    tool = to_sendable_text(sent.get("tool_name")) or to_sendable_text(sent.get("toolName"))
     return tool, _values(sent.get("tool_input", sent.get("toolArgs")))
 
 
-def session_of(sent: Values) -> str:
+def read_session_id(sent: Values) -> str:
     """Return the id of the session. A subagent with an id is a session of its own."""
-    session = next((text for key in _SESSIONS if (text := text_of(sent.get(key)))), "")
-    inner = text_of(sent.get("agent_id")) or text_of(sent.get("agentId"))
+    session = next((text for key in _SESSIONS if (text := to_sendable_text(sent.get(key)))), "")
+    inner = to_sendable_text(sent.get("agent_id")) or to_sendable_text(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
 
 
-def folder_of(sent: Values) -> str:
+def read_working_folder(sent: Values) -> str:
     """Return the folder in which the client works."""
     roots = sent.get("workspace_roots")
     first = roots[0] if isinstance(roots, list) and roots else ""
-    return (text_of(sent.get("cwd")) or text_of(first) or os.getcwd())[:MAX_PATH_LENGTH]  # noqa: PTH109 - no pathlib here
+    return (to_sendable_text(sent.get("cwd")) or to_sendable_text(first) or os.getcwd())[:MAX_PATH_LENGTH]  # noqa: PTH109 - no pathlib here
 
 
 def _paths(given: Values) -> Iterator[str]:
     """Yield the files that an edit changes."""
     for key in PATH_KEYS:
-        if path := text_of(given.get(key)):
+        if path := to_sendable_text(given.get(key)):
             yield path
     for key in PATCH_KEYS:
-        for line in patch_of(given.get(key)).splitlines():
+        for line in join_patch(given.get(key)).splitlines():
             for lead in PATCHED:
                 if line.lstrip().startswith(lead):  # Codex reads the line in the same way
                     yield line.lstrip()[len(lead) :].strip()
@@ -172,14 +174,14 @@ def _paths(given: Values) -> Iterator[str]:
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
     """Yield the files of a patch in a shell command, which Codex itself applies, maybe in another folder."""
-    words = patch_of(given.get("cmd", given.get("command"))) if client == "codex" else ""
+    words = join_patch(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
         return
     moved = before.replace("&&", ";").partition("cd ")[2].partition(";")[0].strip().strip("'\"")
     for path in _paths({"patch": words}):
         yield path
-        for folder in (moved, text_of(given.get("workdir"))):
+        for folder in (moved, to_sendable_text(given.get("workdir"))):
             if folder:
                 yield os.path.join(folder, path)  # noqa: PTH118 - no pathlib here
 
@@ -197,28 +199,28 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
     if os.path.splitdrive(real)[0] == os.path.splitdrive(base)[0]:
         texts.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, base))))  # noqa: PTH118 - as above
     for value in texts:
-        if value != written and text_of(value) and len(value) <= MAX_PATH_LENGTH:
+        if value != written and to_sendable_text(value) and len(value) <= MAX_PATH_LENGTH:
             yield value
 
 
-def patch_of(value: object) -> str:
+def join_patch(value: object) -> str:
     """Return a patch as one text, even if a client sends it as the arguments of a command."""
     if isinstance(value, list):
         return "\n".join(word for word in value if isinstance(word, str))
-    return text_of(value)
+    return to_sendable_text(value)
 
 
 def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]:
     """Return the agent and the project that a call of a postroom tool names, or nothing for other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
-            name = text_of(given.get(key))
+            name = to_sendable_text(given.get(key))
             if names is _REGISTERING:
                 name = next((value for item in _ANSWERS if (value := _name_in(sent.get(item)))), name)
             if name:
                 acted: dict[str, object] = {
                     "acts_as": name[:400],
-                    "acts_in": text_of(given.get("project_key"))[:MAX_PATH_LENGTH],
+                    "acts_in": to_sendable_text(given.get("project_key"))[:MAX_PATH_LENGTH],
                 }
                 if tool.endswith("fetch_inbox"):
                     fetched = next((ids for item in _ANSWERS if (ids := _fetched_in(sent.get(item)))), [])
@@ -239,7 +241,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
     if not isinstance(answer, dict):
         return ""
     agent = answer.get("agent", answer)
-    if isinstance(agent, dict) and "program" in agent and (name := text_of(agent.get("name"))):
+    if isinstance(agent, dict) and "program" in agent and (name := to_sendable_text(agent.get("name"))):
         return name
     return next((name for key in _WRAPPINGS if (name := _name_in(answer.get(key), depth + 1))), "")
 
@@ -293,7 +295,7 @@ def _values(given: object) -> Values:
     return given if isinstance(given, dict) else {}
 
 
-def text_of(value: object) -> str:
+def to_sendable_text(value: object) -> str:
     """Return a text if it can be sent, or "" if it is not a text or contains a lone surrogate or NUL."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""

@@ -14,8 +14,8 @@ import os
 import sys
 import time
 
-from postroom.cli.hook_input import call_of
-from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, read, written
+from postroom.cli.hook_input import build_event_request
+from postroom.cli.hook_wire import Unreachable, ask, read, read_endpoint, written
 from postroom.contracts.clients import WAIT, WAKE
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 """The prefixes of the names of Codex programs in a release. `codex-acp` is a different program."""
 
 
-def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
+def wait_for_mail(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     """Wait for mail, and return the line with which an idle session starts a turn, or "".
 
     The result is "" if no person attends the session, the session has no agent or has ended, the client has
@@ -65,8 +65,8 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     The process outlives the hook: it has its own process session, and none of the client's open files. The
     process queues only one turn. The hook at the end of that turn starts the next process. When the client
     exits, the process reports the end of the session to the server, and ends. The process also ends after a
-    week, or when `awaited` returns. The messages count as announced when the prompt hook of the queued turn
-    has run. If the turn is lost, the next hook announces them.
+    week, or when `wait_for_mail` returns. The messages count as announced when the prompt hook of the queued
+    turn has run. If the turn is lost, the next hook announces them.
 
     Raises:
         Exception: The input of the client cannot be read, or the process cannot be started.
@@ -102,7 +102,7 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
         elif _ended_within(0, codex, until):
             # Report to the server that a Codex session has ended, because Codex has no hook for this. If a
             # newer process waits for the session, the session was resumed, and the server ignores the report.
-            call = call_of("codex", "end", read(raw))
+            call = build_event_request("codex", "end", read(raw))
             if call is not None:
                 call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
                 _wait_for_answer(environment, "codex", "SessionEnd", written(call).encode())
@@ -121,7 +121,7 @@ def _line(
 ) -> str:
     """Wait for mail, and return the line. `last` is the event that confirms the announcement."""
     sent = read(raw)
-    call = call_of(client, WAIT, sent)
+    call = build_event_request(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
         return ""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
@@ -145,7 +145,7 @@ def _line(
 def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
     """Return the outcome and the text of the server's response."""
     try:
-        status, data = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
+        status, data = ask(read_endpoint(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
     except Unreachable:
         return "away", ""
     if status != 200:

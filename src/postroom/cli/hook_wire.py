@@ -50,7 +50,7 @@ class Endpoint:
         self.token, self.agent_token = tokens
 
 
-def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
+def read_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
     """Return the address of this machine's server.
 
     Return None if there is no note, or if the server is on another machine.

@@ -78,7 +78,9 @@ def init(
         **project,
         "clients": results,
         "rules": _rules(taken, is_wanted=answer, dry_run=dry_run),
-        "notes": [note for note in setup.notes_of(results, target, dry_run=dry_run) if "consent" not in note],
+        "notes": [
+            note for note in setup.collect_notes(results, target, dry_run=dry_run) if "consent" not in note
+        ],
     }
     if answer is False and rules is None and not document["rules"]:
         document["notes"].append("no rules were written to AGENTS.md; add --rules to write them")

@@ -226,6 +226,6 @@ def answered(document: object) -> list[RequestId]:
     ]
 
 
-def key_of(named: RequestId) -> tuple[str, RequestId]:
+def build_id_key(named: RequestId) -> tuple[str, RequestId]:
     """Return an id in a form in which `1` and `"1"` are different."""
     return type(named).__name__, named

@@ -64,7 +64,7 @@ def _(found: dict[str, Any]) -> str:
     word = {True: "yes", False: "no"}.get(found["approved"], "")
     answer = ": ".join(filter(None, (word, show.plain(found["answer"]))))
     if found["state"] == "closed":
-        return "\n".join([*lines, f"Closed without an answer on {found['answered_at']}: {answer}"])
+        return "\n".join([*lines, f"Closed on {found['answered_at']}: {answer}"])
     by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
     return "\n".join([*lines, f"Answered by {by} on {found['answered_at']}: {answer}"])
 

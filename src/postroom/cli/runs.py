@@ -16,7 +16,7 @@ from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, completed
 from postroom.cli.watch import leave_when_unread
-from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
+from postroom.contracts.quoting import end_of, strip_partial_escape, without_escapes
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -212,7 +212,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
             print(f"[{show.line(run)}: {_reason(answer)}]", file=sys.stderr)
         seen = state
-        whole = output if as_json else without_escapes(without_unfinished(output))
+        whole = output if as_json else without_escapes(strip_partial_escape(output))
         if piece := _new(printed, whole):
             show.write(f"{json.dumps({'output': piece})}\n" if as_json else show.plain(piece))
             printed = whole

@@ -21,8 +21,8 @@ from postroom.app.clients.config_paths import (
     own_files,
     servers_file,
 )
-from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
-from postroom.app.clients.readiness import refuse_unfit, release_of, to_do
+from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, load_marketplace
+from postroom.app.clients.readiness import find_release, refuse_unfit, to_do
 from postroom.app.clients.setting_up import Change, give_back, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, extras_in_place, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Extra, Scope, Tools, Way
@@ -245,7 +245,11 @@ def add(  # noqa: PLR0913 - the options of the command
         verify=not no_verify,
         questions=Questions(given=given_fields, yes=yes or dry_run, asks=sys.stdin.isatty() and not as_json),
     )
-    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
+    document = {
+        "dry_run": dry_run,
+        "clients": results,
+        "notes": collect_notes(results, target, dry_run=dry_run),
+    }
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
     end(results)
 
@@ -286,7 +290,7 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
         result = _set_up(form, target, way or client.way, server, records, arguments)
         result["form"] = "settings" if form.market is None else "plugin"
         if not target.is_dry_run and "error" not in result:
-            result["refusal"] = make_known(form, target) if form.market is not None else why
+            result["refusal"] = load_marketplace(form, target) if form.market is not None else why
             if verify:
                 result["trial"] = server.trial(form, servers_file(form, target), target.environment)
         results.append(result)
@@ -312,7 +316,11 @@ def remove(
         ]
     )
     results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
-    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
+    document = {
+        "dry_run": dry_run,
+        "clients": results,
+        "notes": collect_notes(results, target, dry_run=dry_run),
+    }
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
     end(results)
 
@@ -333,7 +341,7 @@ def status(scope: FilesScope = "user", as_json: AsJson = False) -> None:
     address = served(target.environment).address
     clients = [form_in_place(client, target, records) for client in _fitting(target)]
     with ThreadPoolExecutor() as pool:  # a client takes a second to report its version
-        list(pool.map(lambda one: release_of(one, target), clients))
+        list(pool.map(lambda one: find_release(one, target), clients))
     statuses = [status_of(client, target, address, records) for client in clients]
     ok = all(status.state != "drifted" for status in statuses)
     document = {"ok": ok, "clients": [status_document(status) for status in statuses]}
@@ -446,7 +454,7 @@ def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
     return result
 
 
-def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
+def collect_notes(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
     """Return notes for the person who has set up or removed clients."""
     unanswered = sorted(
         {

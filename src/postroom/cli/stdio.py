@@ -51,7 +51,7 @@ class PendingRequest:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.owed = {protocol.key_of(named) for named in message.awaits}
+        self.owed = {protocol.build_id_key(named) for named in message.awaits}
         self.exchange: Exchange | None = None
         self.streams = False
         self.dropped = False
@@ -148,7 +148,7 @@ class Proxy:
         From the revision 2026-07-28 on, it is enough to close the stream. With an older revision, the server
         also gets the message.
         """
-        wanted = protocol.key_of(message.cancels)
+        wanted = protocol.build_id_key(message.cancels)
         with self._changed:
             request = next(
                 (
@@ -287,7 +287,7 @@ class Proxy:
             raw = protocol.compact(document)
         if request.message.method == "initialize":
             self._settle(document)
-        request.owed -= {protocol.key_of(named) for named in protocol.answered(document)}
+        request.owed -= {protocol.build_id_key(named) for named in protocol.answered(document)}
         if not request.dropped:
             self._write(protocol.compact(document) if b"\n" in raw or b"\r" in raw else raw)
 
@@ -305,7 +305,9 @@ class Proxy:
                 f"{request.message.method or 'the message'} was not delivered to the server: {error.message}"
             )
             return
-        owed = tuple(named for named in request.message.awaits if protocol.key_of(named) in request.owed)
+        owed = tuple(
+            named for named in request.message.awaits if protocol.build_id_key(named) in request.owed
+        )
         text = f"{error.message}; {error.remedy}" if error.remedy else error.message
         left = Message(body=b"", awaits=owed, batch=request.message.batch)
         self._write(protocol.failures(left, protocol.SERVER_FAILURE, text, error.as_dict()))

@@ -146,7 +146,7 @@ def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
     return f"chat_session:{session_key}", f"chat_thread:{thread_id}"
 
 
-def inbound_id_of(message_id: str) -> int | None:
+def parse_inbound_id(message_id: str) -> int | None:
     """Return the id of the inbound message from its id on a thread, or None for any other message."""
     number = message_id.removeprefix(INBOUND_ID)
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None

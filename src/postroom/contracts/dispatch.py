@@ -132,6 +132,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     claim_token: str | None = None
     claimed_by: str | None = None
     claimed_at: int | None = None
+    """The time of the last claim, which stays when the dispatch is requeued; None if it was never claimed."""
     lease_until: int | None = None
     dispatch_instance_id: str | None = None
     run_status: RunStatus | None = None
@@ -475,7 +476,6 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             last_error=error,
             claim_token=None,
             claimed_by=None,
-            claimed_at=None,
             lease_until=None,
             updated_at=now,
             **_NOTHING_REPORTED,

@@ -83,7 +83,7 @@ class ResolvedRunPlan:
     replayable: bool = True
 
 
-def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunIdentity:
+def build_identity(activation: RunActivation, *, run_id: str | None = None) -> RunIdentity:
     """Return the identity and origin of a requested run; if the request has no run id, generate one."""
     trace, run_id = activation.trace, run_id or activation.run_id or f"run_{uuid.uuid4().hex}"
     return RunIdentity(

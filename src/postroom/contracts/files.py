@@ -191,7 +191,7 @@ SNIFFED_BYTES = 4_096
 """Number of bytes that are read to detect a file's type."""
 
 
-def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> str:
+def detect_media_type(head: bytes, name: str | None, *, is_sound: bool = False) -> str:
     """Return the media type that the first bytes indicate; the name only distinguishes text and zip types.
 
     Archives are not unpacked. `is_sound` means that the sender declared a container format for video and

@@ -227,7 +227,7 @@ class Budget:
         scope = f"{self.per}:{ids[self.per]}"
         if self.window is None:
             return Spending(scope=scope)
-        begins, until = window_of(self.window, self.zone, now)
+        begins, until = find_window(self.window, self.zone, now)
         return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
 
     def spent_up(self, spent: Spending) -> str | None:
@@ -236,7 +236,7 @@ class Budget:
         return next(reached, None)
 
 
-def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
+def find_window(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
     """Return the name of the window that contains a time, and the end of the window."""
     return _window(window, zone, now // 60_000)
 

@@ -43,7 +43,30 @@ _NUMBER_KEYS: Final = ("minimum", "maximum")
 _STRING_KEYS: Final = ("minLength", "maxLength")
 NOBODY: Final = "nobody"
 """The name of the answerer if a question ended without an answer from a person."""
+IN_WINDOW: Final = "window"
+"""The prefix of the ids of decisions that were made in the window of the client program that asked."""
+BY_MAIL: Final = "mail"
+"""The prefix of the ids of decisions that were made by a reply."""
+PAGES: Final = "page"
+COMMAND_LINE: Final = "operator"
+OVER_HTTP: Final = "http"
+NOTIFICATION: Final = "notification"
+_SURFACES: Final = {
+    PAGES: "on the pages",
+    COMMAND_LINE: "at the command line",
+    OVER_HTTP: "over HTTP",
+    NOTIFICATION: "in a notification",
+    "chat": "in a chat",
+    BY_MAIL: "by mail",
+    IN_WINDOW: "in the window of the client",
+}
+"""The surfaces on which people answer, keyed by the prefix of the decision's id."""
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+
+
+def answered_where(decision: ToolCallResume) -> str:
+    """Return the surface on which a question was answered, in words, or "" if nobody answered it."""
+    return _SURFACES.get(decision.decision_id.partition("/")[0], "")
 
 
 class _Misfit(ValueError):

@@ -131,7 +131,7 @@ def without_escapes(text: str) -> str:
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
 
 
-def without_unfinished(text: str) -> str:
+def strip_partial_escape(text: str) -> str:
     """Return the beginning of a text without an incomplete escape sequence at its end."""
     return _UNFINISHED.sub("", text)
 

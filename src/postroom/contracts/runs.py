@@ -22,8 +22,10 @@ from postroom.contracts.errors import (
     RequestRefused,
     StaleDecision,
 )
+from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.messages import Json, Message, SeqRange
-from postroom.contracts.questions import NOBODY, YES_OR_NO, Asked
+from postroom.contracts.questions import MAX_TEXT_LENGTH, NOBODY, YES_OR_NO, Asked, answered_where
+from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
 
@@ -112,6 +114,13 @@ class TerminationReason(Record, frozen=True, kw_only=True):
     def error(cls, text: str, code: str | None = None) -> "TerminationReason":
         """Return the reason of a run that failed; `code` is the code of the postroom error."""
         return cls(type=TerminationKind.ERROR, value=text, detail=code)
+
+    @property
+    def how(self) -> str:
+        """How a run ended, as the predicate of a sentence."""
+        return {TerminationKind.CANCELLED: "was cancelled", TerminationKind.ERROR: "failed"}.get(
+            self.type, "ended"
+        )
 
     @property
     def run_status(self) -> RunStatus:
@@ -223,20 +232,29 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
     @classmethod
     def closed(cls, ticket: RunWaitingTicket, end: TerminationReason, *, now: int) -> "AnsweredTicket":
         """Return a question that was still open when its run ended."""
-        how = {TerminationKind.CANCELLED: "was cancelled", TerminationKind.ERROR: "failed"}.get(
-            end.type, "ended"
-        )
         is_over = ticket.is_over(now)
         why = end.value if end.type is TerminationKind.CANCELLED else None
         why = "no answer came in time" if is_over else why
         decision = ToolCallResume(
             decision_id=f"{'silence' if is_over else 'ended'}/{ticket.ticket_id}",
             action=ResumeDecisionAction.CANCEL,
-            reason=f"{why}, so the run {how}" if why else f"the run {how}",
+            reason=f"{why}, so the run {end.how}" if why else f"the run {end.how}",
             updated_at=now,
             by=NOBODY,
         )
         return cls(ticket=ticket, decision=decision)
+
+    def too_late(self, end: TerminationReason, *, now: int) -> "AnsweredTicket":
+        """Return the question as closed, because its run ended before the agent got the answer."""
+        closed = AnsweredTicket.closed(self.ticket, end, now=now)
+        if self.decision.by == NOBODY:
+            return closed
+        word = {True: "yes", False: "no"}.get(self.decision.approved)  # type: ignore[arg-type]
+        words = quoted(self.decision.reason, longest=2 * MAX_TEXT_LENGTH) if self.decision.reason else ""
+        who = f"{one_line(self.decision.by) or 'somebody'} {answered_where(self.decision)}".strip()
+        answer = ": ".join(filter(None, (who, word, words)))
+        why = f"the run {end.how} before the agent got the answer of {answer}"
+        return replace(closed, decision=replace(closed.decision, reason=why))
 
 
 class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -363,20 +381,40 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             updated_at=max(now, self.updated_at),
         )
 
-    def _closing(self, termination: TerminationReason, *, now: int) -> tuple[AnsweredTicket, ...]:
-        """Return the answers of the run, and its open questions as closed by its end."""
+    def _closing(
+        self, termination: TerminationReason, *, now: int, has_read: bool
+    ) -> tuple[AnsweredTicket, ...]:
+        """Return the answers that the run has read, and its other questions as closed by its end."""
+        tickets = self.waiting.tickets if self.waiting and not has_read else ()
+        unread = [
+            ticket for ticket in tickets if ticket.tool_name != BUDGET_TOOL
+        ]  # the server reads that answer
+        answered = [
+            one.too_late(termination, now=now) if one.is_answer and one.ticket in unread else one
+            for one in self.answered
+        ]
         closed = [AnsweredTicket.closed(ticket, termination, now=now) for ticket in self.open_tickets]
-        return (*self.answered, *closed)
+        return (*answered, *closed)
 
     def ended(
-        self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
+        self,
+        termination: TerminationReason,
+        *,
+        now: int,
+        dispatch_id: str | None = None,
+        has_read: bool = True,
     ) -> "RunRecord":
-        """Return a copy of the run that has ended for this reason."""
+        """Return a copy of the run that has ended for this reason.
+
+        Without `has_read`, the run ends before it has read the answers that let it continue.
+        """
         text = termination.value if termination.type is TerminationKind.ERROR else None
         return replace(
             self,
             status=RunStatus.DONE,
-            answered=self.answered if self.waiting is None else self._closing(termination, now=now),
+            answered=self.answered
+            if self.waiting is None
+            else self._closing(termination, now=now, has_read=has_read),
             termination=termination,
             error=text or self.error,
             waiting=None,
@@ -550,7 +588,7 @@ class Conversation(Record, frozen=True, kw_only=True):
         )
 
 
-def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
+def build_conversation(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
     The input and output of another run are omitted if that run has not ended, was rolled back, or had input

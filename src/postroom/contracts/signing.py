@@ -41,7 +41,7 @@ def signed(secret: str, content: bytes, *, now: int) -> dict[str, str]:
     return {TIMESTAMP: timestamp, SIGNATURE: signature(secret, timestamp, content)}
 
 
-def proof_of(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> Proof:
+def verify_signature(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> Proof:
     """Verify the signature that the headers contain for the content."""
     timestamp = headers.get(TIMESTAMP, "")
     is_right = same_secret(headers.get(SIGNATURE, ""), signature(secret, timestamp, content))

@@ -75,7 +75,7 @@ class GivenAnswer:
     can_take_back: bool = False
     """Whether the person can still withdraw the answer, because the agent has not received it yet."""
     is_closed: bool = False
-    """Whether nobody answered; `why` is then the reason why the question was closed."""
+    """Whether the agent gets no answer; `why` is then the reason why the question was closed."""
     is_default: bool = False
     """Whether nobody answered in time, so that the agent got the default answer, or a no."""
     is_in_words: bool = False

@@ -701,7 +701,7 @@ class Completion:
                 result = replace(result, termination=TerminationReason.cancelled(why), waiting=None)
                 run = run.ended(result.termination, now=tx.now())
             ended = run
-        ends = result_of(dispatch, run, result, job.begun.instance_id)
+        ends = convert_result(dispatch, run, result, job.begun.instance_id)
         if run is None:  # the thread was removed during its run
             acked = tx.runs.dispatches.move_owned(
                 dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
@@ -761,7 +761,7 @@ class Completion:
         released = queue.move_owned(after.claim_proof, lambda row, now: row.released(now=now))
         report = None
         if not isinstance(released, StaleClaim):
-            row, ended = self.ended_in(tx, heeded(tx, released))
+            row, ended = self.ended_in(tx, apply_stored_commands(tx, released))
             report = None if ended is None else partial(self.told_withdrawn, row, ended)
         return Ending(run=run, next=claimed_next(tx, after.thread_id, asks), tells=report)
 
@@ -915,7 +915,7 @@ class Completion:
         transaction.
         """
         row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
-        return None if row is None else self.ended_in(tx, heeded(tx, row))
+        return None if row is None else self.ended_in(tx, apply_stored_commands(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
         """Withdraw a queued dispatch and end its run in one transaction; return None if it is not queued."""
@@ -987,12 +987,20 @@ class Completion:
         run = tx.runs.threads.load_run(dispatch.run_id)
         ended = None
         if run is not None and owns(dispatch, run):
-            ended = run.ended(termination_of(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
+            has_read = dispatch.claimed_at is not None
+            ended = run.ended(
+                derive_termination(dispatch),
+                now=tx.now(),
+                dispatch_id=dispatch.dispatch_id,
+                has_read=has_read,
+            )
             effects = self._core.effects
             drafts = () if effects is None else tuple(effects.of(tx, ended))
             tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=drafts))
             if effects is not None:
                 effects.write(tx, ended, accept)
+                if run.waiting is not None and not has_read:
+                    effects.withdraw(tx, run)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
@@ -1083,7 +1091,11 @@ class Completion:
         )
         if run is None or run.status is not RunStatus.WAITING or not is_asking:
             return None
-        ended = run.ended(termination or TerminationReason.cancelled(), now=tx.now())
+        is_asked = run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id
+        row = None if is_asked else tx.runs.dispatches.load(run.dispatch_id or "")  # it brings an answer
+        has_read = row is None or row.claimed_at is not None
+        end = termination or TerminationReason.cancelled()
+        ended = run.ended(end, now=tx.now(), has_read=has_read)
         effects = self._core.effects
         drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
@@ -1143,7 +1155,7 @@ class Completion:
                 return row
             if failed is not None:
                 tx.events.append((failed,))
-            row = heeded(tx, row)
+            row = apply_stored_commands(tx, row)
             if why != "released" and row.status is RunDispatchStatus.QUEUED and core.effects is not None:
                 core.effects.put_back(tx, row, is_stop=why == "stopped")
             written[:] = [self.ended_in(tx, row, accept)]
@@ -1182,7 +1194,7 @@ def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
     return [command for _, command in tx.runs.dispatches.commands((dispatch.dispatch_id,))]
 
 
-def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
+def apply_stored_commands(tx: Transaction, row: RunDispatch) -> RunDispatch:
     """Apply the stored commands of an active run when its dispatch is requeued, under the thread's lock.
 
     A run that was asked to end is withdrawn. A run that has not read its decisions gets them when it
@@ -1225,7 +1237,7 @@ def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume
     )
 
 
-def result_of(
+def convert_result(
     dispatch: RunDispatch, run: RunRecord | None, result: AgentRunResult, instance_id: str
 ) -> RunDispatchResult:
     """Convert a result to the form that the queue stores."""
@@ -1304,7 +1316,7 @@ def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
     return is_its and run.is_open
 
 
-def termination_of(dispatch: RunDispatch) -> TerminationReason:
+def derive_termination(dispatch: RunDispatch) -> TerminationReason:
     """Return why a run ended, derived from how its dispatch ended."""
     if dispatch.status is RunDispatchStatus.DEAD_LETTER:
         if dispatch.termination is not None and dispatch.termination.type is TerminationKind.ERROR:

@@ -486,7 +486,7 @@ async def output_after(events: EventStore, scope: EventScope, after: int) -> tup
     return "".join(said(event) for event in page.events), page.cursor
 
 
-async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
+async def read_output(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
     """Return the last stored lines of a run's output, with at most `most` characters."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0

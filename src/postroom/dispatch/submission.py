@@ -388,7 +388,7 @@ def goes_on(run: RunRecord, request: RunActivation) -> bool:
     return is_for_it or not run.open_tickets or not request.messages
 
 
-def boundary_of(request: RunActivation) -> Boundary | None:
+def choose_boundary(request: RunActivation) -> Boundary | None:
     """Return the boundary at which a request reads pending messages, or None if it reads none."""
     return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
 
@@ -403,7 +403,7 @@ def selected_messages(
         AlreadyConsumed: The request has no messages, and no pending message that it could read.
     """
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
-    boundary = boundary_of(request)
+    boundary = choose_boundary(request)
     may_read = pending_zone and boundary is not None and bool(state.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(
@@ -1660,7 +1660,7 @@ class Submissions:
         Raises:
             DuplicateRecord: A message of the request is already pending on the thread.
         """
-        messages, boundary = tx.runs.messages, boundary_of(request)
+        messages, boundary = tx.runs.messages, choose_boundary(request)
         message_ids = [message.id for message in request.messages if message.id]
         if message_ids:
             for twice in messages.among_waiting(request.thread_id, message_ids):

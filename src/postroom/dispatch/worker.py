@@ -79,9 +79,9 @@ from postroom.dispatch.completion import (
     WorkerStatus,
     claimed_next,
     classify,
+    derive_termination,
     finish_event,
     is_left_open,
-    termination_of,
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
@@ -675,7 +675,7 @@ class Dispatcher:
         """Send the last event of a run to the reader of its queued dispatch, and close the stream."""
         if (reader := self._readers.get(ended.dispatch_id)) is not None:
             if not reader.finished:
-                termination = ended.termination or termination_of(ended)
+                termination = ended.termination or derive_termination(ended)
                 await reader.emit(finish_event(ended, termination, ended.run_response))
             self.stop_reading(ended.dispatch_id)
 
@@ -843,7 +843,7 @@ class Dispatcher:
                 run=run,
                 claim=dispatch.claim_proof,
                 hidden_runs=frozenset(hidden),
-                hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+                hidden_message_ids=await list_input_ids(core.threads, hidden) if hidden else frozenset(),
                 give_up_on=core.config.give_up_on,
                 spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
                 beginning=begun.beginning,
@@ -1329,7 +1329,7 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
     return tuple(record.message for record in records)
 
 
-async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
+async def list_input_ids(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
     """Return the ids of the messages with which these runs started."""
     ids: set[str] = set()
     for run_id in run_ids:

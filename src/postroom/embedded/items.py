@@ -104,7 +104,7 @@ def refuse_other_type(what: str, type: object) -> None:
         ) from error
 
 
-def instant_of(moment: datetime, what: str) -> int:
+def to_milliseconds(moment: datetime, what: str) -> int:
     """Convert a moment to milliseconds since the epoch; `what` is the name of the moment in error messages.
 
     Raises:
@@ -148,7 +148,7 @@ def refuse_other_id(what: str, id: object) -> None:
         )
 
 
-def message_of(content: object, *, id: str) -> Message:
+def build_message(content: object, *, id: str) -> Message:
     """Convert the content that a program enqueues (text, a message or data) to a message.
 
     Raises:
@@ -162,7 +162,7 @@ def message_of(content: object, *, id: str) -> Message:
     return Message(role=Role.USER, content=(ContentBlock(type=DATA, data={"value": data}),), id=id)
 
 
-def data_of(message: Message) -> Json:
+def read_data(message: Message) -> Json:
     """Return the data of a message; if it has none, return its text."""
     for block in message.content:
         if block.type == DATA:
@@ -170,9 +170,9 @@ def data_of(message: Message) -> Json:
     return message.text()
 
 
-def text_of(message: Message) -> str:
+def format_text(message: Message) -> str:
     """Return the content of a message as text; data is formatted as JSON."""
-    data = data_of(message)
+    data = read_data(message)
     return data if isinstance(data, str) else msgspec.json.encode(data).decode()
 
 
@@ -240,16 +240,16 @@ class Item:
         for name in ("delay", "retry_delay", "max_retry_delay"):
             option = getattr(self, name)
             spans[name] = None if option is None else milliseconds(given_duration(option, name))
-        run_id = None if self.key is None else run_id_of(self.thread, self.key)
+        run_id = None if self.key is None else derive_run_id(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(
             thread_id=self.thread,
-            messages=(message_of(self.content, id=run_id or new_id()),),
+            messages=(build_message(self.content, id=run_id or new_id()),),
             agent_id=self.agent,
             delivery=DeliveryOptions(
                 priority=self.priority,
                 delay_ms=spans["delay"] or 0,
-                deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
+                deadline_at=None if deadline is None else to_milliseconds(deadline, "the deadline"),
                 max_attempts=self.attempts,
                 max_interruptions=self.interruptions,
                 retry_delay_ms=spans["retry_delay"],
@@ -261,7 +261,7 @@ class Item:
         )
 
 
-def run_id_of(thread: str, key: str) -> str:
+def derive_run_id(thread: str, key: str) -> str:
     """Return the run id that is derived from a thread and a key.
 
     Raises:

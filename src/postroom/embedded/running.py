@@ -55,13 +55,13 @@ from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.dispatch.sinks import TEXT
 from postroom.embedded.items import (
     as_text,
-    data_of,
-    instant_of,
+    format_text,
     plain,
+    read_data,
     refuse_other_id,
     refuse_other_text,
     refuse_other_type,
-    text_of,
+    to_milliseconds,
     typed,
 )
 from postroom.ports import RunControl
@@ -217,12 +217,12 @@ class Run:
     @property
     def text(self) -> str:
         """The messages to answer as text, one per line."""
-        return "\n".join(map(text_of, self.messages))
+        return "\n".join(map(format_text, self.messages))
 
     @property
     def data(self) -> Json:
         """The enqueued content as plain data; for several messages, the content of the last one."""
-        return data_of(self.messages[-1]) if self.messages else None
+        return read_data(self.messages[-1]) if self.messages else None
 
     def input(self, type: type[T]) -> T:
         """Return the enqueued content as a value of a type.
@@ -379,7 +379,7 @@ class Run:
         wakes_at = before.expires_at if before is not None else None
         if wakes_at is None:
             if isinstance(until, datetime):
-                wakes_at = instant_of(until, "the time of sleep")
+                wakes_at = to_milliseconds(until, "the time of sleep")
             else:
                 span = given_duration(until, "until (unless it is a datetime)")
                 wakes_at = _in_range(now + max(milliseconds(span), 0), span)

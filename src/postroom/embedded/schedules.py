@@ -15,7 +15,7 @@ from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.submission import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
-from postroom.embedded.items import Item, message_of, plain, refuse_other_id
+from postroom.embedded.items import Item, build_message, plain, refuse_other_id
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import Transaction
@@ -38,7 +38,7 @@ class _Submission(msgspec.Struct, frozen=True):
 
     def request(self, run_id: str) -> RunActivation:
         """Return the request for one run of this work."""
-        made = RunActivation.new(self.thread, [message_of(self.content, id=run_id)], agent_id=self.agent)
+        made = RunActivation.new(self.thread, [build_message(self.content, id=run_id)], agent_id=self.agent)
         delivery = DeliveryOptions(
             priority=self.priority,
             max_attempts=self.attempts,

@@ -78,7 +78,7 @@ class Peer:
         """The end of the output that did not belong to the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a request; a later call of `heard` or `read` returns the answer."""
+        """Send a request; a later call of `process_chunk` or `read` returns the answer."""
         self._asked[self._next] = method
         self._say({"id": self._next, "method": method, "params": params})
         self._next += 1
@@ -98,7 +98,7 @@ class Peer:
     def _say(self, message: Mapping[str, Json]) -> None:
         self._send({"jsonrpc": "2.0", **message})
 
-    def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
+    def process_chunk(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
         """Process a piece of output, and yield the messages that are now complete.
 
         Raises:

@@ -19,7 +19,7 @@ from postroom.log import get_logger
 from postroom.ports import PendingBoundary, RunControl
 
 
-def prompt_of(activation: RunActivation) -> str:
+def build_prompt(activation: RunActivation) -> str:
     """Return the prompt of a run: the texts of its messages, separated by blank lines.
 
     If the calling program sent context, it is placed before the program's message.

@@ -141,7 +141,7 @@ class ChatSettings:
         return value
 
     async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:
-        rules = self._config.rules_of(source.platform, source.chat_id)
+        rules = self._config.get_rules(source.platform, source.chat_id)
         match name:
             case "busy":
                 mode = self._config.get_busy_mode(source.platform, source.chat_id).value

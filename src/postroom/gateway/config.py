@@ -347,7 +347,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
         """Return the key of the session to which messages from this source belong."""
         return build_session_key(source, self.group_sessions_per_user, self.thread_sessions_per_user)
 
-    def rules_of(self, platform: Platform, chat_id: str) -> ChatRules:
+    def get_rules(self, platform: Platform, chat_id: str) -> ChatRules:
         """Return the rules that the configuration file has for a chat."""
         config = self.platforms.get(platform)
         return AS_EVERYWHERE if config is None else config.chats.get(chat_id, AS_EVERYWHERE)
@@ -357,13 +357,13 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     ) -> SessionResetPolicy:
         """Return the reset policy of the chat, or else of the platform, or else of the gateway."""
         config = self.platforms.get(platform)
-        own = self.rules_of(platform, chat_id).reset or (config and config.reset)
+        own = self.get_rules(platform, chat_id).reset or (config and config.reset)
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
         """Return the busy policy of the chat, or else of the platform, or else of the gateway."""
         config = self.platforms.get(platform)
-        return self.rules_of(platform, chat_id).busy or (config and config.busy) or self.busy.mode
+        return self.get_rules(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:

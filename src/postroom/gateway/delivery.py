@@ -29,7 +29,7 @@ from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Card, SendErrorKind, SendResult
-from postroom.gateway.files import attached, attachment_of, content_of
+from postroom.gateway.files import attached, read_content, to_attachment
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
@@ -332,7 +332,7 @@ class Delivery:
         try:
             if reply.kind is ReplyKind.CARD:
                 return await self._update_card(row, reply)
-            adapter = self.adapter_of(row, address.source)
+            adapter = self.find_adapter(row, address.source)
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
             raise
@@ -340,7 +340,7 @@ class Delivery:
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
-    def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
+    def find_adapter(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return the adapter through which a reply is sent to a chat.
 
         In linked chats, the channel of the adapter may differ from the channel in the thread's name.
@@ -407,10 +407,10 @@ class Delivery:
         metadata = send_metadata(source, dedupe_key=f"{outgoing.key}/file/{file.position}", final=True)
         result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
         if file.missing is None:
-            content = content_of(file, self._stores.files)
+            content = read_content(file, self._stores.files)
             is_marked = outgoing.marks_step and not adapter.capabilities.dedupes
             mark = wording.POSSIBLE_DUPLICATE if is_marked else None
-            result = await adapter.send_media(source.chat_id, attachment_of(file), content, mark, metadata)
+            result = await adapter.send_media(source.chat_id, to_attachment(file), content, mark, metadata)
         kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
         if kind is not None and kind.may_pass:
             outgoing.marks_step |= kind.may_have_arrived
@@ -488,7 +488,7 @@ class Delivery:
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
             return text
-        of_chat = self._chats.rules_of(source.platform, source.chat_id).show_cost
+        of_chat = self._chats.get_rules(source.platform, source.chat_id).show_cost
         is_shown = self._chats.show_cost if of_chat is None else of_chat
         if is_shown and any(reply.usage) and not adapter.capabilities.holds_requests:
             text = f"{text}\n\n({wording.used_up(*reply.usage, reply.cost_micros)})"
@@ -561,7 +561,7 @@ class Delivery:
 
         If the platform no longer has the card, do nothing.
         """
-        adapter = self.adapter_of(row, source)
+        adapter = self.find_adapter(row, source)
         if adapter is None:
             return _NO_CHANNEL
         card = Card(text=text)

@@ -32,7 +32,7 @@ from postroom.contracts.files import (
     FileContent,
     RunFiles,
     SpooledFile,
-    media_type_of,
+    detect_media_type,
     plain_name,
     safe_name,
 )
@@ -43,10 +43,10 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.replies import Reply, ReplyKind, target_of
-from postroom.gateway.spooling import MAX_FILES, head_of, piece_of, pieces_of, spooled, too_large
+from postroom.gateway.replies import Reply, ReplyKind, build_outbox_target
+from postroom.gateway.spooling import MAX_FILES, read_head, read_pieces, spooled, too_large, yield_content
 from postroom.log import get_logger
-from postroom.ports import claim_of
+from postroom.ports import get_claim
 from postroom.stores.chats.files import FileStore
 
 _LOG = get_logger(__name__)
@@ -90,9 +90,9 @@ class ChatFiles:
         """Return the object through which the executor of a run reads and sends files."""
         return FilesOfRun(self, activation)
 
-    def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
+    def find_adapter(self, thread_id: str) -> BasePlatformAdapter | None:
         """Return the adapter of a thread's chat, if this process has one."""
-        return self._adapters.get(unquote(target_of(thread_id).partition("/")[0]))
+        return self._adapters.get(unquote(build_outbox_target(thread_id).partition("/")[0]))
 
     def most(self, media_type: str = "") -> int:
         """Return the maximum size of a file of this type, or of any file if no type is given."""
@@ -138,7 +138,7 @@ class FilesOfRun(RunFiles):
         self._thread_id = activation.thread_id
         self._run_id = activation.run_id or ""
         self._attempt = activation.attempt
-        self._claim = claim_of(activation)
+        self._claim = get_claim(activation)
         self._naming = asyncio.Lock()
         """A lock that gives concurrent calls different positions."""
 
@@ -163,12 +163,12 @@ class FilesOfRun(RunFiles):
 
     @override
     async def leave(self, path: Path, position: int) -> ChatFile:
-        return await self._spool_left(path.name, pieces_of(path), position)
+        return await self._spool_left(path.name, read_pieces(path), position)
 
     @property
     @override
     def can_send(self) -> bool:
-        adapter = self._files.adapter_of(self._thread_id)
+        adapter = self._files.find_adapter(self._thread_id)
         return adapter is not None and MessageType.DOCUMENT in adapter.capabilities.media
 
     @override
@@ -182,7 +182,7 @@ class FilesOfRun(RunFiles):
             raise InvalidArgument(
                 "the file is empty", value=name[:200], remedy="send a text of 1 byte or more"
             )
-        media_type = media_type_of(content[:SNIFFED_BYTES], name)
+        media_type = detect_media_type(content[:SNIFFED_BYTES], name)
         if len(content) > (most := self._files.most(media_type)):
             raise too_large(len(content), most)
         async with self._naming:
@@ -195,7 +195,7 @@ class FilesOfRun(RunFiles):
                     value=MAX_LEFT,
                     remedy="put several files into one archive file before you send them",
                 )
-            file = await self._spool_left(name, piece_of(content), position)
+            file = await self._spool_left(name, yield_content(content), position)
         if file.missing is not None:
             raise InvalidArgument(
                 f"{file.name} cannot be sent: {file.missing}",
@@ -206,8 +206,8 @@ class FilesOfRun(RunFiles):
 
     async def _spool_left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
         async with spooled(pieces, most=self._files.most()) as spool:
-            head = await asyncio.to_thread(head_of, spool.path)
-            media_type = media_type_of(head, name)
+            head = await asyncio.to_thread(read_head, spool.path)
+            media_type = detect_media_type(head, name)
             refusal = await self._files.scan(spool.path)
             file = ChatFile(
                 thread_id=self._thread_id,
@@ -238,7 +238,7 @@ class FilesOfRun(RunFiles):
         try:
             if file.position > MAX_FILES:
                 raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
-            adapter = self._files.adapter_of(self._thread_id)
+            adapter = self._files.find_adapter(self._thread_id)
             if adapter is None:
                 raise ServerUnavailable(
                     "the chat's channel is not connected to this server",
@@ -284,7 +284,7 @@ class FilesOfRun(RunFiles):
 
     def _tries(self) -> int:
         """Return the attempt at which the run continues without an unavailable file."""
-        adapter = self._files.adapter_of(self._thread_id)
+        adapter = self._files.find_adapter(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
 
@@ -292,8 +292,8 @@ class FilesOfRun(RunFiles):
         """Detect the type of a file from its bytes, and store the file."""
         if not found.size:
             raise InvalidArgument("the file is empty")
-        head = await asyncio.to_thread(head_of, found.path)
-        media_type = media_type_of(head, block.data.get("name"), is_sound=block.type == "audio")
+        head = await asyncio.to_thread(read_head, found.path)
+        media_type = detect_media_type(head, block.data.get("name"), is_sound=block.type == "audio")
         most = self._files.most(media_type)
         if found.size > most:
             raise too_large(found.size, most)
@@ -334,7 +334,7 @@ class FilesOfRun(RunFiles):
         return storable(transcript.replace("\0", ""))[:MAX_TRANSCRIPT_LENGTH], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
-        adapter = self._files.adapter_of(self._thread_id)
+        adapter = self._files.find_adapter(self._thread_id)
         # an open request gets only one answer, so it gets no notice
         holds = adapter is not None and adapter.capabilities.holds_requests
         if notice is None or holds:
@@ -362,10 +362,10 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
             head = head or piece[:SNIFFED_BYTES]
     except UnknownMessage:
         return replace(file, missing="the message with this file was deleted")
-    return replace(file, media_type=media_type_of(head, one.name))
+    return replace(file, media_type=detect_media_type(head, one.name))
 
 
-def attachment_of(file: ChatFile) -> Attachment:
+def to_attachment(file: ChatFile) -> Attachment:
     """Convert a stored file to an attachment that channels can send."""
     kind = MessageType.of_file(file.media_type)
     if file.media_type == "image/svg+xml":  # a page that shows the file would run the scripts in it
@@ -373,7 +373,7 @@ def attachment_of(file: ChatFile) -> Attachment:
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)
 
 
-def content_of(file: ChatFile, store: FileStore) -> FileContent:
+def read_content(file: ChatFile, store: FileStore) -> FileContent:
     """Return a stored file's bytes."""
     sha256 = file.sha256 or ""
     return FileContent(size=file.size, sha256=sha256, pieces=lambda: store.content(sha256))

@@ -101,7 +101,7 @@ class Gateway:
         self._voices: Voices | None = None
         if speak is not None:
             voices = self._voices = Voices(self.delivery, stores, presenter.sessions, config, clock, speak)
-            relay.handlers[VOICE_KIND], self.delivery.voice_of = voices, voices.draft_of
+            relay.handlers[VOICE_KIND], self.delivery.voice_of = voices, voices.build_draft
         handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
         notices = self._notices = Notices(outbox)
         self._reminders = None if store is None else Reminders(store, run_queue, self._find_place)

@@ -20,7 +20,7 @@ from postroom.contracts.chat import (
     InboundMove,
     InboundStatus,
     chat_lock,
-    inbound_id_of,
+    parse_inbound_id,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
@@ -100,13 +100,13 @@ class Handover:
         stores: ChatStores,
         config: GatewayConfig,
         closed: Callable[[Iterable[int]], None],
-        place_of: Callable[[SessionSource], str] = lambda _: "",
+        find_place: Callable[[SessionSource], str] = lambda _: "",
     ) -> None:
-        """`place_of` returns the server that must execute the runs of a chat, or "" if any server may."""
+        """`find_place` returns the server that must execute the runs of a chat, or "" if any server may."""
         self._run_queue = run_queue
         self._intake_log, self._sessions = stores.intake_log, stores.sessions
         self._is_shared = stores.is_shared
-        self._closed, self._place_of = closed, place_of
+        self._closed, self._place_of = closed, find_place
         self._config = config
 
     async def hand_over(
@@ -136,7 +136,7 @@ class Handover:
         new = None if draft is None else checked_draft(draft)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
         locks = {chat_lock(inbound_key(source, event.message_id)), *(activity.locks if activity else ())}
-        delivery, place = delivery_of(mode, source), self._place_of(source)
+        delivery, place = choose_delivery_mode(mode, source), self._place_of(source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
         def change(tx: Transaction, accept: Accept) -> Admission:
@@ -149,7 +149,7 @@ class Handover:
                 # the text was edited, but its command has been performed already
                 latest = MessageEvent.from_body(inbound.body)
                 latest.text = latest.get_command_args()
-            message = message_of(latest, inbound, shared=self._is_of_many(source), caller=asked)
+            message = build_message(latest, inbound, shared=self._is_of_many(source), caller=asked)
             admission = Admission(AdmissionKind.STARTED)
             if place:
                 tx.runs.dispatches.put_place(thread_id, place)
@@ -225,7 +225,7 @@ class Handover:
 
     def asked(self, session: ChatSession, source: SessionSource) -> Json:
         """Return the model and the instructions that the chat's rules set for each of its messages."""
-        rules = self._config.rules_of(source.platform, source.chat_id)
+        rules = self._config.get_rules(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
         model = (session.settings.get("model") or rules.model) if is_model else None
         caller_request = CallerRequest(
@@ -258,7 +258,7 @@ class Handover:
         """Withdraw and return all waiting messages of a thread, and close their inbound messages."""
         move = InboundMove(status=InboundStatus.RETRACTED, reason="removed by a command")
         gone = await self._intake_log.withdraw(thread_id, move)
-        inbound_ids = (inbound_id_of(message.id or "") for message in gone)
+        inbound_ids = (parse_inbound_id(message.id or "") for message in gone)
         self._closed([inbound_id for inbound_id in inbound_ids if inbound_id is not None])
         return gone
 
@@ -273,7 +273,7 @@ class Handover:
             return True
         session = await self._sessions.load(inbound.session_key)
         asked = None if session is None else self.asked(session, source)
-        message = message_of(event, inbound, shared=self._is_of_many(source), caller=asked)
+        message = build_message(event, inbound, shared=self._is_of_many(source), caller=asked)
         try:
             await self._run_queue.edit_pending(thread_id, message)
         except (AlreadyConsumed, UnknownMessage):
@@ -306,7 +306,7 @@ class Handover:
         return not (per_user and (self._config.thread_sessions_per_user or source.thread_id is None))
 
 
-def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
+def choose_delivery_mode(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
     """Return how to deliver a message. Messages of different senders are never combined."""
     sender = source.user_id or ""
     if source.person is not None:  # each linked chat gets the answers to its own messages
@@ -332,7 +332,9 @@ def _passed_on(words: Forwarded) -> str:
     return _quote(head, words.text or "(files without text)")
 
 
-def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
+def build_message(
+    event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None
+) -> Message:
     """Convert an inbound message to a message of its thread.
 
     `caller` contains the model and the instructions that the chat's rules set. A message with a

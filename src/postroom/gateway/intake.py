@@ -38,9 +38,9 @@ from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import CHANGED_INTO_COMMAND
 from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage, Metadata
-from postroom.gateway.replies import answer_of, cards_of, inbound_ids_of
+from postroom.gateway.replies import answer_of, cards_of, list_inbound_ids
 from postroom.gateway.routes import decide
-from postroom.gateway.run import ChatWorker, GatewayRunner, Services, album_of
+from postroom.gateway.run import ChatWorker, GatewayRunner, Services, get_album_id
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
 
@@ -114,7 +114,7 @@ class Intake:
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is shutting down; send the message again")
         known_source = (
-            None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
+            None if get_album_id(event) is None else self._albums_for_us.get(_sent_album(event, source))
         )
         event.addressed = event.addressed or await self._follows(event, source)
         if not (event.addressed or known_source or self._config.routes or self._config.group_context):
@@ -124,7 +124,7 @@ class Intake:
         if routed is None:
             return
         source = event.source = routed
-        if album_of(event) is not None:
+        if get_album_id(event) is not None:
             self._note_album(event, source)
         if "thread_root" in event.metadata and event.addressed and self._people.may_write(source):
             self._note_thread(event, source, is_answered=True)
@@ -220,7 +220,7 @@ class Intake:
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
         event.metadata = {**known_message.body.get("metadata", {}), **event.metadata}
-        if album_of(event) is not None:
+        if get_album_id(event) is not None:
             # an edit contains one file, but the stored message contains those of the whole album
             event.media = before.media
         try:
@@ -345,7 +345,7 @@ class Intake:
         run, _ = await self._stores.run_that_read(message)
         if run is None or run.status is RunStatus.DONE:
             return _has_cancellation(message)
-        read, _ = await self._stores.answered(inbound_ids_of(run)[:MAX_INBOUND], run.thread_id, None)
+        read, _ = await self._stores.answered(list_inbound_ids(run)[:MAX_INBOUND], run.thread_id, None)
         for other in read:
             is_background = other.body.get("metadata", {}).get("background", False)
             if other.key.message_id != message_id and (is_background or is_waited_for(other.key.message_id)):
@@ -426,7 +426,7 @@ class Intake:
             return False
         await worker.decided.wait()
         event.source = await self._people.learn(event.source)
-        if album_of(event) is not None:
+        if get_album_id(event) is not None:
             self._note_album(event, event.source)
         if worker.has(message.inbound_id):
             return False
@@ -471,4 +471,4 @@ def _too_late(known: InboundMessage) -> str:
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:
     """Return the key that all messages of an album share."""
-    return album_of(event) or "", replace(source, agent=None, person=None)
+    return get_album_id(event) or "", replace(source, agent=None, person=None)

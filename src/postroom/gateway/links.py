@@ -14,7 +14,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.notices import Notices
-from postroom.gateway.people import People, hash_of, new_code
+from postroom.gateway.people import People, hash_code, new_code
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.sessions import Sessions
@@ -55,7 +55,7 @@ class Links:
         address = source.address
         if not word:
             code = new_code()
-            await self._store.offer(address, hash_of(_SCOPE, code), self._config.pairing)
+            await self._store.offer(address, hash_code(_SCOPE, code), self._config.pairing)
             others = [
                 linked_chat.address.name
                 for linked_chat in await self._others(await self._store.find(address))
@@ -69,7 +69,7 @@ class Links:
             self._people.forget_links()
             return wording.TOGETHER if shares else wording.APART
         outcome, giver = await self._store.redeem(
-            address, hash_of(_SCOPE, word.upper()), self._config.pairing, person=token_hex(16)
+            address, hash_code(_SCOPE, word.upper()), self._config.pairing, person=token_hex(16)
         )
         if outcome is not LinkOutcome.LINKED or giver is None:
             return wording.NOT_LINKED_BECAUSE[outcome]
@@ -117,6 +117,6 @@ class Links:
             return []
         return [
             linked_chat
-            for linked_chat in await self._store.chats_of(chat.person)
+            for linked_chat in await self._store.list_chats(chat.person)
             if linked_chat.address != chat.address
         ]

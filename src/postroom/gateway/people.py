@@ -48,7 +48,7 @@ class People:
         self._linked: OrderedDict[ChatAddress, tuple[int, LinkedChat | None]] = OrderedDict()
 
     async def learn(self, source: SessionSource) -> SessionSource:
-        """Read the sender's role, so that `role_of` can return it without waiting.
+        """Read the sender's role, so that `get_role` can return it without waiting.
 
         Return the source. For a linked chat, the returned source contains the `person` whose chats share the
         conversation.
@@ -75,7 +75,7 @@ class People:
         """Empty the cache of links, because a link has changed."""
         self._linked.clear()
 
-    def role_of(self, source: SessionSource) -> PersonRole | None:
+    def get_role(self, source: SessionSource) -> PersonRole | None:
         """Return the sender's role in this chat, or None if there is none, or `learn` has not read it yet."""
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
@@ -90,7 +90,7 @@ class People:
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
         """Return whether the sender's role has at least the permissions of this role."""
-        has = self.role_of(source)
+        has = self.get_role(source)
         return has is not None and has.reaches(role)
 
     def may_write(self, source: SessionSource) -> bool:
@@ -110,7 +110,7 @@ class People:
         request = PairingRequest(
             platform=source.platform.value,
             user_id=source.user_id or "",
-            code_hash=hash_of(source.platform.value, code),
+            code_hash=hash_code(source.platform.value, code),
             name=source.user_name,
         )
         try:
@@ -126,7 +126,7 @@ class People:
             QueueFull: Too many wrong codes have been tried.
         """
         person = await self._store.redeem(
-            platform, hash_of(platform, code.strip().upper()), self._config.pairing, role=role
+            platform, hash_code(platform, code.strip().upper()), self._config.pairing, role=role
         )
         if person is not None:
             self._known.pop((platform, person.user_id), None)
@@ -157,6 +157,6 @@ def new_code() -> str:
     return "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
 
 
-def hash_of(platform: str, code: str) -> str:
+def hash_code(platform: str, code: str) -> str:
     """Return the stored hash of a code."""
     return sha256(f"{platform}\0{code}".encode()).hexdigest()

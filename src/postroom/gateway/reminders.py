@@ -71,14 +71,14 @@ class Reminders:
         self,
         store: SqlStore,
         run_queue: Mailbox,
-        place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
+        find_place: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`place_of` returns a session's thread, and the model and instructions that the chat sets.
+        """`find_place` returns a session's thread, and the model and instructions that the chat sets.
 
-        If the person may no longer write, `place_of` returns None.
+        If the person may no longer write, `find_place` returns None.
         """
         self._run_queue = run_queue
-        self._place_of = place_of
+        self._place_of = find_place
         self._store = store
         self.kept = Schedules(store, {CHAT: self})
 
@@ -159,7 +159,7 @@ class Reminders:
         return False
 
 
-def span_of(words: str) -> tuple[timedelta | None, str]:
+def parse_span(words: str) -> tuple[timedelta | None, str]:
     """Return the time span at the start of a text, such as `2h` in `2h Look`, and the remaining text.
 
     Return None and the whole text if the text begins with no time span, or if the span is 0 or longer than
@@ -175,7 +175,7 @@ def read_once(words: str) -> tuple[When, str]:
     Raises:
         InvalidSchedule: The words do not begin with a time span.
     """
-    span, text = span_of(words.removeprefix("in "))
+    span, text = parse_span(words.removeprefix("in "))
     if span is None:
         raise InvalidSchedule(wording.WHEN_AND_WHAT, value=words[:80])
     return When(every=span, words=f"in {span_in_words(span)}"), text
@@ -191,7 +191,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     Raises:
         InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
     """
-    span, text = span_of(words)
+    span, text = parse_span(words)
     if span is not None:
         return When(every=span, words=f"every {span_in_words(span)}"), text
     match = _AT.fullmatch(words)

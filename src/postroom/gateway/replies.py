@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, MAX_INBOUND, inbound_id_of
+from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, MAX_INBOUND, parse_inbound_id
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
 from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
@@ -145,7 +145,7 @@ class Reply(Record, frozen=True, kw_only=True):
         """Return the reply as an outbox row."""
         return OutboxDraft(
             kind=CHAT_KIND,
-            target=target_of(self.thread_id),
+            target=build_outbox_target(self.thread_id),
             payload=msgspec.to_builtins(self),
             dedupe_key=dedupe_key,
             max_attempts=NO_END,
@@ -216,7 +216,7 @@ def target_name(platform: str, account: str) -> str:
     return f"{quote(platform, safe='')}/{quote(account, safe='')}"
 
 
-def target_of(thread_id: str) -> str:
+def build_outbox_target(thread_id: str) -> str:
     """Return the outbox target for the messages of a chat's thread."""
     platform, account, _ = thread_id.removeprefix(CHAT_THREAD).split("/", 2)
     return f"{platform}/{account}"
@@ -310,13 +310,13 @@ def answer_of(run: RunRecord) -> Reply:
     if reason is not None and reason.value == CALLER_TOOLS and reason.detail:
         calls = tuple(msgspec.json.decode(reason.detail, type=list[ToolCall]))
     says_nothing = not run.final_output and reason is not None and reason.type in _ENDED_EARLY
-    text = wording.end_of(run)
+    text = wording.describe_end(run)
     return Reply(
         kind=ReplyKind.ANSWER,
         thread_id=run.thread_id,
         run_id=run.run_id,
         text=(run.final_output or "") if calls else text,
-        inbound_ids=inbound_ids_of(run),
+        inbound_ids=list_inbound_ids(run),
         failed=text if failed else None,
         error=wording.failure_for_caller(run) if failed or says_nothing else None,
         code=reason.detail if reason and failed else None,
@@ -367,7 +367,7 @@ class ChatEffects(RunEffects):
                     thread_id=run.thread_id,
                     run_id=run.run_id,
                     text=text,
-                    inbound_ids=inbound_ids_of(run),
+                    inbound_ids=list_inbound_ids(run),
                     questions=questions,
                 )
         else:  # the reply contains its chat, so that delivery need not look it up
@@ -389,7 +389,7 @@ class ChatEffects(RunEffects):
         return (reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"),)
 
 
-def inbound_ids_of(run: RunRecord) -> tuple[int, ...]:
+def list_inbound_ids(run: RunRecord) -> tuple[int, ...]:
     """Return the inbound messages that a run answers."""
     ids = run.input.trigger_message_ids if run.input else ()
-    return tuple(sorted(set(filter(None, map(inbound_id_of, ids)))))
+    return tuple(sorted(set(filter(None, map(parse_inbound_id, ids)))))

@@ -112,12 +112,12 @@ class ChatWorker:
         Only the first message stays in the queue.
         """
         first, events = self.queue[0], list[MessageEvent]()
-        sent = album_of(first), first.source and first.source.user_id
+        sent = get_album_id(first), first.source and first.source.user_id
         while True:
             parts = [
                 event
                 for event in self.queue
-                if (album_of(event), event.source and event.source.user_id) == sent
+                if (get_album_id(event), event.source and event.source.user_id) == sent
             ]
             if len(parts) == len(events):
                 break
@@ -152,7 +152,7 @@ def _decides_session(event: MessageEvent) -> bool:
     return command is not None and command.decides_session
 
 
-def album_of(event: MessageEvent) -> str | None:
+def get_album_id(event: MessageEvent) -> str | None:
     """Return the id of the album that a message is part of, or None for a message outside albums."""
     album_id = event.metadata.get("media_group_id")
     return album_id if isinstance(album_id, str) and event.media else None
@@ -318,7 +318,7 @@ class GatewayRunner:
             while worker.queue:
                 event = worker.queue[0]
                 try:
-                    if album_of(event) is not None:
+                    if get_album_id(event) is not None:
                         event, *others = await worker.whole_album(self.services.timer)
                         await merge_album(self.services.stores.intake_log, event, others)
                     await self._take_turn(event)
@@ -336,7 +336,7 @@ class GatewayRunner:
         Return False if the message must be stored before it is handed over.
         """
         source, key, services = event.source, draft.session_key, self.services
-        if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
+        if event.is_command() or event.is_empty or get_album_id(event) or "automatic" in event.metadata:
             return False
         if event.reply_to_message_id is not None:  # the message may answer a question
             return False

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of
+from postroom.contracts.chat import ChatSession, SessionThread, parse_inbound_id
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.contracts.messages import Message
@@ -15,7 +15,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
-from postroom.gateway.replies import target_of, thread_name
+from postroom.gateway.replies import build_outbox_target, thread_name
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
@@ -261,7 +261,9 @@ class Sessions:
         self._known.clear()
         self._addresses.clear()
 
-    async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
+    async def find_place(
+        self, thread_id: str, messages: Sequence[Message]
+    ) -> tuple[str, SessionSource] | None:
         """Return the session key of a run's thread, and the chat that gets the run's answer.
 
         If chats are linked, the answer goes to the chat of the last message that the run answers.
@@ -270,7 +272,9 @@ class Sessions:
         if result is None or result[1].person is None:
             return result
         ids = [
-            inbound_id for message in messages if (inbound_id := inbound_id_of(message.id or "")) is not None
+            inbound_id
+            for message in messages
+            if (inbound_id := parse_inbound_id(message.id or "")) is not None
         ]
         last = await self._intake_log.messages(ids[-1:]) if ids else ()
         source = last[0].body.get("source") if last else None
@@ -324,7 +328,7 @@ class Sessions:
         chosen = None if session is None else session.settings.get("quiet")
         if chosen is not None:
             return None if chosen == QUIET_OFF else await asyncio.to_thread(QuietHours.parse, chosen)
-        return self._config.rules_of(Platform(address.platform), address.chat_id).quiet
+        return self._config.get_rules(Platform(address.platform), address.chat_id).quiet
 
     async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
         """Set the quiet hours of this chat, or turn them off (`QUIET_OFF`).
@@ -341,7 +345,7 @@ class Sessions:
 
         The name of a thread contains its channel.
         """
-        platform = unquote(target_of(thread_id).partition("/")[0])
+        platform = unquote(build_outbox_target(thread_id).partition("/")[0])
         return any(item.value == platform for item in self._config.get_connected_platforms())
 
 
@@ -372,7 +376,7 @@ def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> boo
     return active_at < int(boundary.timestamp() * 1_000) <= now
 
 
-def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
+def find_chat(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
     """Return the chat that gets the answer to these inbound messages.
 
     The answer goes to the chat of the last message, or else to the chat of the session. Return None if

@@ -51,7 +51,7 @@ def _write(
     write(held)
 
 
-async def pieces_of(path: Path) -> AsyncIterator[bytes]:
+async def read_pieces(path: Path) -> AsyncIterator[bytes]:
     """Yield the bytes of a regular file. A symbolic link is refused."""
     handle = await asyncio.to_thread(open_plain, path)
     with os.fdopen(handle, "rb") as file:
@@ -68,12 +68,12 @@ def open_plain(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-async def piece_of(content: bytes) -> AsyncIterator[bytes]:
+async def yield_content(content: bytes) -> AsyncIterator[bytes]:
     """Yield bytes that are already in memory."""
     yield content
 
 
-def head_of(path: Path) -> bytes:
+def read_head(path: Path) -> bytes:
     """Return the first bytes of a file, which identify its type."""
     with path.open("rb") as file:
         return file.read(SNIFFED_BYTES)

@@ -37,7 +37,7 @@ from postroom.gateway.drafts import Draft, Look, Step
 from postroom.gateway.events import MessageEvent, SendErrorKind, SendResult
 from postroom.gateway.pacing import KEPT_MS
 from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, send_metadata
-from postroom.gateway.replies import is_chat, target_of
+from postroom.gateway.replies import build_outbox_target, is_chat
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.sessions import Sessions
 from postroom.log import get_logger
@@ -252,7 +252,7 @@ class StreamingPresenter:
 
     def holds_requests(self, thread_id: str) -> bool:
         """Return whether the senders on a thread keep a request open until they get the answer."""
-        platform = unquote(target_of(thread_id).partition("/")[0])
+        platform = unquote(build_outbox_target(thread_id).partition("/")[0])
         return any(
             adapter.capabilities.holds_requests and name.value == platform
             for name, adapter in self.adapters.items()
@@ -264,7 +264,7 @@ class StreamingPresenter:
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
         """Show a run while the block executes it. The yielded queue, if any, gets the events."""
         try:
-            address = await self.sessions.place_of(activation.thread_id, activation.messages)
+            address = await self.sessions.find_place(activation.thread_id, activation.messages)
         except PostroomError as error:
             _LOG.warning("run.not_shown", thread_id=activation.thread_id, reason=error.describe())
             address = None

@@ -14,7 +14,7 @@ from postroom.contracts.people import ChatWords
 from postroom.gateway import wording
 from postroom.gateway.config import short_name
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.handover import message_of
+from postroom.gateway.handover import build_message
 from postroom.gateway.session import SessionSource
 from postroom.ports import ChatDelivery
 from postroom.stores.chats.intake_log import IntakeLog
@@ -40,7 +40,7 @@ class ToPeople:
         person = source.agent or ""
         [inbound] = await self._intake_log.messages([event.inbound_id or 0])
         latest = event if inbound.revision <= event.revision else MessageEvent.from_body(inbound.body)
-        words = message_of(latest, inbound, shared=source.chat_type != "dm").text()
+        words = build_message(latest, inbound, shared=source.chat_type != "dm").text()
         if latest.media:
             words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
         if self._mail is None:

@@ -18,19 +18,19 @@ import msgspec
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import MailboxClosed, PostroomError, ProviderFailed, StoreError
-from postroom.contracts.files import ChatFile, media_type_of, safe_name
+from postroom.contracts.files import ChatFile, detect_media_type, safe_name
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import MAX_SPOKEN_LENGTH, VOICE_ON, GatewayConfig
 from postroom.gateway.events import MessageType, SendErrorKind
-from postroom.gateway.files import attachment_of, content_of
+from postroom.gateway.files import read_content, to_attachment
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions
-from postroom.gateway.spooling import head_of, spooled
+from postroom.gateway.spooling import read_head, spooled
 from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.stores.chats.stores import ChatStores
@@ -89,7 +89,9 @@ class Voices:
         """Stop the requests to the speech endpoint. Unfinished answers are spoken after the next start."""
         await self._speaking.close()
 
-    async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:
+    async def build_draft(
+        self, row: OutboxMessage, reply: Reply, source: SessionSource
+    ) -> OutboxDraft | None:
         """Return the outbox row for the voice message of a reply, or None if the reply is not to be spoken.
 
         Raises:
@@ -97,7 +99,7 @@ class Voices:
         """
         if not reply.is_whole_answer or len(reply.text) > MAX_SPOKEN_LENGTH:
             return None
-        adapter, words = self._delivery.adapter_of(row, source), spoken_words(reply.text)
+        adapter, words = self._delivery.find_adapter(row, source), spoken_words(reply.text)
         if adapter is None or MessageType.AUDIO not in adapter.capabilities.media or not words:
             return None
         value = await self._sessions.address(reply.thread_id)
@@ -125,7 +127,7 @@ class Voices:
             return self._give_up(row, reply, f"{rules.max_attempts} attempts failed")
         if self._clock.now() - row.created_at > milliseconds(rules.max_age):
             return self._give_up(row, reply, "the voice message is older than max_age, so it is not sent")
-        adapter = self._delivery.adapter_of(row, source)
+        adapter = self._delivery.find_adapter(row, source)
         if adapter is None or self._speaking.closed:
             return NotPerformed(
                 error="the chat's channel is not connected to this server",
@@ -143,14 +145,14 @@ class Voices:
         except TimeoutError:
             return self._give_up(row, reply, f"the speech endpoint took longer than {_SPEAK_SECONDS:g} s")
         source = SessionSource.from_dict(reply.source or {})
-        attachment = attachment_of(file)
+        attachment = to_attachment(file)
         if file.media_type == "audio/ogg" and MessageType.VOICE in adapter.capabilities.media:
             attachment = replace(attachment, kind=MessageType.VOICE)
         may_be_there = row.may_have_arrived and row.steps_done >= _BEING_SENT
         mark = wording.POSSIBLE_DUPLICATE if may_be_there and not adapter.capabilities.dedupes else None
         metadata = send_metadata(source, dedupe_key=f"{row.outbox_id}/voice", final=True)
         await self._stores.note_sent(row.outbox_id, _BEING_SENT)
-        content = content_of(file, self._stores.files)
+        content = read_content(file, self._stores.files)
         result = await adapter.send_media(source.chat_id, attachment, content, mark, metadata)
         if result.success:
             return Performed()
@@ -173,8 +175,8 @@ class Voices:
         most = min(by_kind, self._config.max_media_bytes)
         sound = self._speak(reply.text, "opus" if takes_voices else "mp3")
         async with asyncio.timeout(_SPEAK_SECONDS), spooled(sound, most=most) as spooled_file:
-            media_type = media_type_of(
-                await asyncio.to_thread(head_of, spooled_file.path), None, is_sound=True
+            media_type = detect_media_type(
+                await asyncio.to_thread(read_head, spooled_file.path), None, is_sound=True
             )
             if not media_type.startswith("audio/"):
                 raise ProviderFailed(f"the speech endpoint returned {media_type}, which is not audio")

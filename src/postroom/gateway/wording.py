@@ -140,8 +140,8 @@ def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
     """
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
-        return end_of(run)
-    plain, text = _BY_CODE.get(reason.detail or ""), reason.value or end_of(run)
+        return describe_end(run)
+    plain, text = _BY_CODE.get(reason.detail or ""), reason.value or describe_end(run)
     if plain is None or MISPLACED_RESULT in text:
         return text[:most]
     return f"{plain}; an operator can read the provider's message in run {run.run_id}"
@@ -179,7 +179,7 @@ def queue_full(most: int) -> str:
     return f"Rejected: {most} messages are already waiting here. Send it again later."
 
 
-def end_of(run: RunRecord) -> str:
+def describe_end(run: RunRecord) -> str:
     """Return the text that a chat gets when a run ends: its answer, or why there is no answer."""
     reason = run.termination
     if run.final_output and (reason is None or reason.type is not TerminationKind.ERROR):

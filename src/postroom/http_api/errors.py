@@ -58,7 +58,7 @@ class Problem:
         )
 
 
-def problem_of(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
+def to_problem(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
     """Convert an error to its HTTP form, without the rejected value if it is an access error.
 
     `operation` is the operation that failed, if the request has reached one.
@@ -96,7 +96,7 @@ def problem_of(error: errors.PostroomError, operation: Operation | None = None) 
 
 def reported(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
     """Convert an error to its HTTP form, and log it if the operator must act."""
-    problem = problem_of(error, operation)
+    problem = to_problem(error, operation)
     if problem.status >= 500:
         _LOG.error("http.failed", code=error.code, reason=error.message, remedy=error.remedy)
     return problem

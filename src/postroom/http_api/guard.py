@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
-from postroom.http_api.errors import Problem, internal_error, problem_of, reported
+from postroom.http_api.errors import Problem, internal_error, reported, to_problem
 from postroom.http_api.other_servers import OtherServers
-from postroom.http_api.requests import Head, Malformed, is_own_origin, request_id_of
+from postroom.http_api.requests import Head, Malformed, choose_request_id, is_own_origin
 from postroom.http_api.sessions import login_address
 from postroom.log import binding, get_logger
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
@@ -171,7 +171,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            request_id = request_id_of(scope["headers"])
+            request_id = choose_request_id(scope["headers"])
             with binding(request_id=request_id):
                 await self._serve(_Exchange(scope, receive, send, request_id))
         else:
@@ -232,7 +232,7 @@ class Guard:
                 # would be lost.
                 status = 307 if head.method == "POST" else 303
                 return RedirectResponse(login_address(head.target), status_code=status)
-            return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
+            return to_problem(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
         exchange.admit(admitted, limit, head.bearer, too_large)
         if head.content_length > limit:
             return too_large(limit)
@@ -415,7 +415,7 @@ def _refusal(status: int, code: str, detail: str, remedy: str) -> Problem:
 
 
 def _too_large(limit: int) -> Problem:
-    return problem_of(
+    return to_problem(
         TooLarge(
             f"the request exceeds {limit} bytes",
             value=limit,

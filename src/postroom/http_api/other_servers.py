@@ -22,7 +22,7 @@ from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ServerUnavailable
 from postroom.contracts.leases import Lease
-from postroom.contracts.signing import SIGNATURE, TIMESTAMP, Proof, proof_of, signed
+from postroom.contracts.signing import SIGNATURE, TIMESTAMP, Proof, signed, verify_signature
 from postroom.contracts.tokens import RUN_FORM
 from postroom.leases import Leases
 from postroom.log import get_logger
@@ -85,7 +85,7 @@ class OtherServers:
         timestamp, _, proof = headers.get(PASSED_ON, "").partition(" ")
         client, scheme = headers.get(_CLIENT, ""), headers.get(_SCHEME, "")
         proofs = {TIMESTAMP: timestamp, SIGNATURE: proof}
-        proven = proof_of(self._secret, proofs, _caller(client, scheme), now=self._clock.now())
+        proven = verify_signature(self._secret, proofs, _caller(client, scheme), now=self._clock.now())
         if self._secret and proven is Proof.GOOD:
             scope["client"], scope["scheme"] = (client, 0), scheme
 
@@ -125,10 +125,12 @@ class OtherServers:
 
         Return None if this server issued the token, or if that server has ended.
         """
-        tag = server_of(token)
-        if tag is None or tag == tag_of(self._this):
+        tag = read_server_tag(token)
+        if tag is None or tag == get_tag(self._this):
             return None
-        return next((server for server in await self._leases.servers() if tag_of(server.holder) == tag), None)
+        return next(
+            (server for server in await self._leases.servers() if get_tag(server.holder) == tag), None
+        )
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
         """Forward a request to another server, and stream its response.
@@ -273,12 +275,12 @@ class PassedOn:
             await answer(scope, receive, send)
 
 
-def tag_of(server: str) -> str:
+def get_tag(server: str) -> str:
     """Return the tag that identifies a server in tokens: the end of its name."""
     return server.rpartition("/")[2]
 
 
-def server_of(token: str) -> str | None:
+def read_server_tag(token: str) -> str | None:
     """Return the tag of the server that issued the token of a run, or None for another kind of token."""
     match = RUN_FORM.fullmatch(token)
     return None if match is None else match[1]

@@ -105,7 +105,7 @@ class Head:
         )
 
 
-def request_id_of(headers: Headers) -> str:
+def choose_request_id(headers: Headers) -> str:
     """Return the id that the caller gave the request, or a new id if it is missing or invalid."""
     values = [value.decode("latin-1") for name, value in headers if name == b"x-request-id"]
     if len(values) == 1 and _REQUEST_ID.fullmatch(values[0]):

@@ -25,7 +25,7 @@ from postroom.http_api.permissions import Permission, close
 from postroom.http_api.readiness import FreshReadiness, Readiness
 from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.sessions import LoginService
-from postroom.http_api.words import operation_of
+from postroom.http_api.words import find_operation
 from postroom.mcp_server.callers import GRANT_SCOPE
 from postroom.services.calls import Calls
 from postroom.services.following import EventFollowing, Following
@@ -180,7 +180,7 @@ def _error_response(request: Request, problem: Problem) -> Response:
 async def _refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, PostroomError):
         raise error
-    return _error_response(request, reported(error, operation_of(request.scope)))
+    return _error_response(request, reported(error, find_operation(request.scope)))
 
 
 async def _http_refusal(request: Request, error: Exception) -> Response:

@@ -26,7 +26,7 @@ def note_operation(request: Request, operation: Operation) -> None:
     request.scope[_OPERATION] = operation
 
 
-def operation_of(scope: Any) -> Operation | None:
+def find_operation(scope: Any) -> Operation | None:
     """Return the operation of a request, or None if the request has not reached an operation."""
     operation: Operation | None = scope.get(_OPERATION)
     return operation

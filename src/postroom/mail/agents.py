@@ -20,7 +20,7 @@ from postroom.mail.commands import (
     Whois,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.git_identity import completed, is_of_git
+from postroom.mail.git_identity import complete_identity, is_of_git
 from postroom.mail.identity import (
     acting,
     check_token,
@@ -29,10 +29,10 @@ from postroom.mail.identity import (
     refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
-from postroom.mail.names import check_name, check_new_name, generated
+from postroom.mail.names import check_name, check_new_name, generate_name
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free_slug, spelling
-from postroom.mail.repositories import project_of
+from postroom.mail.repositories import match_project
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.sending import CHAT, HOOK, INBOX, LIVE, RUNNER
 from postroom.mail.tasks import give_back, tell_authors
@@ -185,7 +185,7 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
         return project
     home = path if git_identity or read is None else read.folder.lasting
     names = {path} if git_identity or read is None else {path, read.folder.top}
-    known_project = project_of(
+    known_project = match_project(
         context.projects,
         None if read is None else read.folder,
         identity
@@ -195,7 +195,7 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
     )
     if known_project is not None:
         _note_names(context, known_project, names)
-        if (whole := completed(known_project.git_identity, identity)) != known_project.git_identity:
+        if (whole := complete_identity(known_project.git_identity, identity)) != known_project.git_identity:
             context.tx.set_git_identity(known_project.id, whole)
         return known_project
     if is_run:
@@ -321,7 +321,7 @@ def _create_agent(
 
 def _free_name(context: WriteContext, project: Project) -> str:
     for attempt in range(GENERATION_TRIES):
-        name = generated(context.dice)
+        name = generate_name(context.dice)
         if attempt >= GENERATION_TRIES // 2:
             name += str(context.dice.randrange(2, 10_000))
         if context.tx.agent(project.id, name) is None:

@@ -129,7 +129,7 @@ def _load(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
     media_type = mimetypes.guess_type(plain)[0] or "application/octet-stream"
     preview = None
     if media_type.startswith("image/") and len(content) > rules.inline_image_max_bytes:
-        preview = preview_of(content)
+        preview = make_preview(content)
     return LoadedAttachment(
         attachment=Attachment(
             sha256=hashlib.sha256(content).hexdigest(),
@@ -143,7 +143,7 @@ def _load(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
     )
 
 
-def preview_of(content: bytes) -> bytes | None:
+def make_preview(content: bytes) -> bytes | None:
     """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as an image."""
     from PIL import Image  # imported here, because only mail with images needs it
 

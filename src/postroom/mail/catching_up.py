@@ -21,7 +21,7 @@ from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
-from postroom.mail.event_log import agent_addresses, check_cursor, reader_of, visible_events
+from postroom.mail.event_log import agent_addresses, check_cursor, find_caller, visible_events
 from postroom.mail.projects import find_project
 from postroom.mail.waking.prompts import ASKING
 
@@ -276,7 +276,7 @@ class _Sentences:
 
         Return the listed open questions, newest first. An agent gets only the texts of its own questions.
         """
-        reader, found = reader_of(self._context), _newest_of_questions(told)
+        reader, found = find_caller(self._context), _newest_of_questions(told)
         asked = self.newest("asked", [event for event in found if event.kind == "question.asked"])
         ended = self.newest("decided", [event for event in found if event.kind != "question.asked"])
         known = {run_id: self._context.tx.run_of(str(run_id)) for run_id in {e.run_id for e in asked + ended}}

@@ -9,7 +9,7 @@ from postroom.contracts.mail import Agent, ContactLink, Project
 from postroom.mail.commands import ListContacts, RequestContact, RespondContact
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting, acting_active, find_address
-from postroom.mail.projects import address_of
+from postroom.mail.projects import format_address
 
 
 class ContactView(TypedDict):
@@ -83,7 +83,7 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
     """Return the address of each of these agents, in the form that agents of `home` use."""
-    return {agent.id: address_of(agent.name, place.slug, home.slug) for place, agent in agents}
+    return {agent.id: format_address(agent.name, place.slug, home.slug) for place, agent in agents}
 
 
 def _with_itself(name: str) -> StateError:

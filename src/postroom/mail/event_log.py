@@ -17,7 +17,7 @@ from postroom.contracts.errors import CursorAhead, CursorExpired
 from postroom.contracts.mail import HIDDEN, OTHER, Agent, LogBounds, Project, ProjectEvent
 from postroom.mail.commands import FetchEvents
 from postroom.mail.context import ReadContext, token_hash
-from postroom.mail.projects import address_of, find_project
+from postroom.mail.projects import find_project, format_address
 from postroom.stores.mail.access import RecordReads
 
 
@@ -65,13 +65,13 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     }
 
 
-def newest_of(context: ReadContext, project_key: str) -> EventsView:
+def start_at_newest(context: ReadContext, project_key: str) -> EventsView:
     """Return an empty list with the cursor from which later events can be read."""
     bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
-def reader_of(context: ReadContext) -> Agent | None:
+def find_caller(context: ReadContext) -> Agent | None:
     """Return the agent that makes the call, which its token or its run identifies.
 
     Return None if the operator or another person makes the call.
@@ -111,7 +111,7 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
 
 def visible_events(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> list[ProjectEvent]:
     """Return those log entries of a project that the caller may see."""
-    reader = reader_of(context)
+    reader = find_caller(context)
     if reader is None:
         return [event for event in events if context.caller.operator or _is_open(event)]
     messages = sorted(
@@ -145,7 +145,9 @@ def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEven
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {agent.project_id: tx.project_by_id(agent.project_id) for agent in agents.values()}
     slugs = {number: project.slug if project else "?" for number, project in homes.items()}
-    return {agent.id: address_of(agent.name, slugs[agent.project_id], home.slug) for agent in agents.values()}
+    return {
+        agent.id: format_address(agent.name, slugs[agent.project_id], home.slug) for agent in agents.values()
+    }
 
 
 def _view(event: ProjectEvent, names: dict[int | None, str]) -> EventView:

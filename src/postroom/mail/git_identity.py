@@ -143,8 +143,8 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
     if equal := next((key for key, other in listed if other == identity), None):
         return equal
     alike = [(key, candidate) for key, candidate in listed if _agree(identity, candidate)]
-    remote = parts_of(identity)[0]
-    of_remote = [key for key, candidate in alike if remote and parts_of(candidate)[0] == remote]
+    remote = split_identity(identity)[0]
+    of_remote = [key for key, candidate in alike if remote and split_identity(candidate)[0] == remote]
     keys = of_remote or [key for key, _ in alike]
     return keys[0] if len(keys) == 1 else None
 
@@ -154,25 +154,25 @@ def is_of_git(identity: str) -> bool:
     return bool(identity) and not identity.startswith(_FOLDER)
 
 
-def parts_of(identity: str) -> tuple[str, str]:
+def split_identity(identity: str) -> tuple[str, str]:
     """Return the remote and the first commit in an identity."""
     remote, _, root = identity.rpartition("#")
     return remote, root
 
 
-def completed(known: str, read: str) -> str:
+def complete_identity(known: str, read: str) -> str:
     """Return a known identity, completed with parts of another identity of the same repository.
 
     If the known identity belongs to a folder without a repository, the other identity replaces it.
     """
     if read and not is_of_git(known):
         return read
-    pairs = zip(parts_of(known), parts_of(read), strict=True)
+    pairs = zip(split_identity(known), split_identity(read), strict=True)
     return "#".join(a or b for a, b in pairs) if _agree(known, read) else known
 
 
 def _agree(one: str, other: str) -> bool:
-    pairs = list(zip(parts_of(one), parts_of(other), strict=True))
+    pairs = list(zip(split_identity(one), split_identity(other), strict=True))
     return any(a and a == b for a, b in pairs) and all(a == b or not a or not b for a, b in pairs)
 
 
@@ -223,7 +223,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
     elif remote and (origin := _local(remote, folder)):
         remote = origin
         if S_ISDIR(_mode(origin)) and depth < _LOCAL_ORIGINS:
-            its = parts_of(_identity(git, origin, depth + 1))[0]
+            its = split_identity(_identity(git, origin, depth + 1))[0]
             is_bare = ask_git(git, origin, "rev-parse", "--is-bare-repository") == "true"
             remote = its or (origin if is_bare else "")
     elif remote:

@@ -446,7 +446,7 @@ def _alternatives(text: str) -> Iterator[str]:
         yield from _alternatives(text[:start] + text[before + 1 : behind].strip() + text[end + 1 :])
 
 
-def prefixes_of(prefix: str) -> tuple[str, ...]:
+def list_prefixes(prefix: str) -> tuple[str, ...]:
     """Return all prefixes of a prefix that end with a whole name, from "" to the prefix, shortest first."""
     names = prefix.split("/") if prefix else []
     return tuple("/".join(names[:count]) for count in range(len(names) + 1))

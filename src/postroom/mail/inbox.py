@@ -36,7 +36,7 @@ from postroom.mail.commands import (
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting, acting_active, visible_message
 from postroom.mail.outgoing import wake_key
-from postroom.mail.projects import PEOPLE_SLUG, address_of
+from postroom.mail.projects import PEOPLE_SLUG, format_address
 from postroom.mail.views import (
     AttachmentPart,
     InboxView,
@@ -445,7 +445,7 @@ def _status(
     )
     state = next((state for state, is_so in reached if is_so), "stored")
     return {
-        "name": address_of(one.name, one.project_slug, home.slug),
+        "name": format_address(one.name, one.project_slug, home.slug),
         "kind": one.kind,
         "state": state,
         "announced_at": maybe_iso(one.announced_at),

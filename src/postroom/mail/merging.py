@@ -47,7 +47,7 @@ class MergePlan:
     """The reasons why the merge is impossible, if it is."""
 
 
-def plan_of(
+def plan_merge(
     tx: MailReads,
     source_key: str,
     target_key: str,
@@ -159,11 +159,11 @@ def merge(
     """Merge a project into another one, and return the executed plan.
 
     Raises:
-        UnknownProject, InvalidArgument, InvalidName: As for `plan_of`.
+        UnknownProject, InvalidArgument, InvalidName: As for `plan_merge`.
         StateError: There is an obstacle. Nothing was changed.
     """
     tx.lock_projects({find_project(tx, key).id for key in (source_key, target_key)})
-    plan = plan_of(tx, source_key, target_key, renames=renames, rename_equal=rename_equal)
+    plan = plan_merge(tx, source_key, target_key, renames=renames, rename_equal=rename_equal)
     if plan.refusals:
         raise StateError(
             f"{plan.source.slug} cannot be merged into {plan.target.slug}: {'; '.join(plan.refusals)}",

@@ -73,7 +73,7 @@ ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
 
 
-def generated(dice: random.Random) -> str:
+def generate_name(dice: random.Random) -> str:
     """Return a name such as `GreenLake`."""
     return dice.choice(ADJECTIVES) + dice.choice(NOUNS)
 

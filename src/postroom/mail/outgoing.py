@@ -35,7 +35,7 @@ MOVED: Final = "moved"
 """The record kind for a merged project. The record names the project into which it was merged."""
 
 
-def records_of(payload: Mapping[str, Any]) -> list[str]:
+def list_records(payload: Mapping[str, Any]) -> list[str]:
     """Return the records that the archive must write for an outbox row, each as `<kind>:<id>`."""
     match payload["record"]:
         case "records":
@@ -46,7 +46,7 @@ def records_of(payload: Mapping[str, Any]) -> list[str]:
             return [one]
 
 
-def deleted_of(payload: Mapping[str, Any]) -> list[int]:
+def list_deleted_ids(payload: Mapping[str, Any]) -> list[int]:
     """Return the messages whose files the archive must remove, according to an outbox row."""
     return [number for number, _ in payload["messages"]] if payload["record"] == DELETION else []
 

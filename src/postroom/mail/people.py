@@ -53,7 +53,7 @@ async def name_person(
     return str(view["name"])
 
 
-def visitor_of(chat: ChatAddress) -> str:
+def name_visitor(chat: ChatAddress) -> str:
     """Return the name of a visitor, which is derived from the address of the chat."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
@@ -202,7 +202,7 @@ class StoredChatDelivery:
         """
         sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
         if sender is None:
-            sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
+            sender = await name_person(self._mail, name_visitor(said.chat), said.chat, program=VISITOR)
         if f"{HUMAN}{sender}".casefold() == said.person.casefold():
             raise InvalidArgument(
                 f"messages to {said.person} arrive in this same chat",

@@ -88,7 +88,7 @@ def spelling(path: str) -> str:
     return plain
 
 
-def slug_of(path: str) -> str:
+def make_slug(path: str) -> str:
     """Return the slug for a path, which consists of lower-case letters, digits and single hyphens."""
     slug = re.sub(r"[^a-z0-9]+", "-", path.casefold()).strip("-")
     return slug[:120].strip("-") or "root"
@@ -96,7 +96,7 @@ def slug_of(path: str) -> str:
 
 def free_slug(projects: ProjectReads, path: str) -> str:
     """Return the slug for a path. Add a short hash of the path if another project has the slug."""
-    slug = slug_of(path)
+    slug = make_slug(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
     kept_values = set() if path == PEOPLE_KEY else {PEOPLE_SLUG}
@@ -126,7 +126,7 @@ def find_project(projects: ProjectReads, key: str) -> Project:
     )
 
 
-def address_of(name: str, slug: str, home_slug: str) -> str:
+def format_address(name: str, slug: str, home_slug: str) -> str:
     """Return the address of an agent for agents of `home_slug`: `name`, `name@slug` or `human:name`."""
     if slug == PEOPLE_SLUG:
         return f"{HUMAN}{name}"
@@ -135,7 +135,7 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
 
 def full_address(project: Project, agent: Agent) -> str:
     """Return the address of an agent or a person that is valid in every project."""
-    return address_of(agent.name, project.slug, "")
+    return format_address(agent.name, project.slug, "")
 
 
 class OneProject(ProjectWrites):

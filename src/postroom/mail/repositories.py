@@ -14,9 +14,9 @@ from postroom.mail.git_identity import (
     RepositoryFolder,
     is_folder,
     is_of_git,
-    parts_of,
     recognise,
     same_repository,
+    split_identity,
 )
 from postroom.mail.projects import checked_path, spelling
 from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
@@ -36,7 +36,7 @@ class Location:
     """The working tree that contains the file, or "" if there is none."""
 
 
-def locations_of(path: str, base: str) -> tuple[Location, ...]:
+def list_locations(path: str, base: str) -> tuple[Location, ...]:
     """Return the locations to which a path, written in the folder `base`, may refer, nearest first.
 
     The call reads the disk, so do not make it on the event loop or in a transaction.
@@ -163,7 +163,7 @@ class Repositories:
     async def _move_project(self, known: Project | None, read: Recognition) -> None:
         """Move a project whose folder no longer exists to this folder."""
         folder, home = read.folder, read.folder.lasting
-        kept_project = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
+        kept_project = known or await self._store.read(lambda tx: match_project(tx, folder, folder.identity))
         if kept_project is None or not await self._is_homeless(kept_project, home):
             return
         if not await asyncio.to_thread(is_folder, home):
@@ -172,7 +172,7 @@ class Repositories:
             _LOG.info("project.moved", project=kept_project.slug, gone=kept_project.human_key, folder=home)
 
 
-def project_of(
+def match_project(
     projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
 ) -> Project | None:
     """Return the project of a folder or of its repository. An identity that the caller states must match.
@@ -185,7 +185,7 @@ def project_of(
     by_folder = next(filter(None, map(projects.project, folders)), None)
     if by_folder is not None or not identity:
         return by_folder
-    remote, root = ("", "") if is_said else parts_of(identity)
+    remote, root = ("", "") if is_said else split_identity(identity)
     items = projects.projects_of_repository(identity, remote=remote, root=root)
     same = same_repository(identity, [(project, project.git_identity) for project in items])
     return same if same is None or not is_said or same.git_identity == identity else None

@@ -22,10 +22,10 @@ from postroom.mail.globs import (
     Pattern,
     covers,
     folded,
+    list_prefixes,
     matches,
     overlapping,
     parse_pattern,
-    prefixes_of,
     spelled,
 )
 from postroom.mail.identity import acting, acting_active, find_agent
@@ -135,7 +135,7 @@ def _oldest_covering(
     covering = {
         path: [
             number
-            for prefix in prefixes_of(compared)
+            for prefix in list_prefixes(compared)
             for number, pattern in by_prefix.get(prefix, ())
             if matches(pattern, composed[path])
         ]
@@ -328,7 +328,7 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
     return {"conflicts": conflicts, "enforced_by": list(context.rules.enforced_by)}
 
 
-def holder_of(
+def find_holder(
     context: ReadContext, project: Project, agent: Agent, paths: Sequence[str], *, own: Sequence[str] = ()
 ) -> str:
     """Return the name of an agent that holds one of these paths, or "" if no agent holds one.

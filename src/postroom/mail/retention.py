@@ -95,7 +95,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
     return len(gone)
 
 
-def going_of(
+def select_messages_to_delete(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[int], int | None]:
     """Check a page of a project's messages, and return the ids to delete, and the cursor of the next page.
@@ -110,7 +110,7 @@ def going_of(
     return _going(tx, project_id, numbers, rules) if numbers else [], end
 
 
-def verdicts_of(
+def judge_messages(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[Verdict], int | None]:
     """Return the decision about each message of a page, and the cursor of the next page."""

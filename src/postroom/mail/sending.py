@@ -35,7 +35,7 @@ from postroom.mail.identity import (
 )
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive
-from postroom.mail.projects import PEOPLE_SLUG, address_of
+from postroom.mail.projects import PEOPLE_SLUG, format_address
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
@@ -141,7 +141,7 @@ def refusals(
             answers_recipient=answered == addressee.agent.id,
         )
         if (kind := refusal(facts)) is not None:
-            name = address_of(addressee.agent.name, addressee.project.slug, home.slug)
+            name = format_address(addressee.agent.name, addressee.project.slug, home.slug)
             what = f"{name} does not accept this message"
             if facts.retired:
                 is_person = addressee.project.slug == PEOPLE_SLUG
@@ -317,7 +317,7 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
         reply_to=original,
     )
     left_out = [
-        address_of(addressee.agent.name, addressee.project.slug, project.slug) for addressee in skipped
+        format_address(addressee.agent.name, addressee.project.slug, project.slug) for addressee in skipped
     ]
     return post(context, new, bad=[], skipped=left_out)
 

@@ -299,7 +299,7 @@ class Mail:
         """
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
-    async def trace_of(self, message_id: int | str) -> str | None:
+    async def read_trace(self, message_id: int | str) -> str | None:
         """Return the trace position at which a message was written, or None if the message was not traced."""
         name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
@@ -435,7 +435,7 @@ class Mail:
         def change(tx: MailWrites, waking: "OpenChange | None" = None) -> Any:
             if caller.claim is not None:
                 tx.refuse_stale(caller.claim)
-            lock_projects_of(tx, command)
+            lock_for_command(tx, command)
             context = self.context(tx, caller, loaded, waking, recognition, seed)
             if caller.agent_token is not None:
                 refuse_unknown_token(context)
@@ -548,7 +548,7 @@ def home_of(command: Command) -> str:
     return named
 
 
-def lock_projects_of(tx: MailWrites, command: Command) -> None:
+def lock_for_command(tx: MailWrites, command: Command) -> None:
     """Lock the projects that a command may change. Call this function before anything is read."""
     named, home = projects_of(tx, command), tx.project(home_of(command))
     expected = list[tuple[int, str]]()  # the agents that the operation reads next

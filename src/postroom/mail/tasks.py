@@ -39,10 +39,10 @@ from postroom.mail.commands import AddTask, ClaimTask, DoneTask, ListTasks, Upda
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting_active, find_agent
 from postroom.mail.names import shown
-from postroom.mail.projects import address_of, find_project
+from postroom.mail.projects import find_project, format_address
 from postroom.mail.reservations import (
     checked_ttl,
-    holder_of,
+    find_holder,
     normal_paths,
     release_reserved_in,
     reserve_all,
@@ -206,7 +206,7 @@ def _names(tx: RecordReads, project: Project, agents: Mapping[int, Agent]) -> di
     """Return the addresses of agents and people in the form that agents of the project use."""
     homes = {number: tx.project_by_id(number) for number in {agent.project_id for agent in agents.values()}}
     return {
-        agent.id: address_of(
+        agent.id: format_address(
             agent.name, home.slug if (home := homes[agent.project_id]) else "?", project.slug
         )
         for agent in agents.values()
@@ -318,7 +318,7 @@ def next_ready(
     while looked_at < MAX_LOOKED_AT:
         page = context.tx.ready_tasks(project.id, mine, after=after, limit=AT_ONCE)
         for task in page:
-            holder = holder_of(context, project, agent, task.paths, own=own) if task.paths else ""
+            holder = find_holder(context, project, agent, task.paths, own=own) if task.paths else ""
             if not holder:
                 return task, ""
             holders[holder] = None
@@ -359,7 +359,7 @@ def _refuse_unready(
             if is_retired
             else None,
         )
-    if holder := holder_of(context, project, agent, task.paths, own=own):
+    if holder := find_holder(context, project, agent, task.paths, own=own):
         raise TaskNotReady(
             f"{holder} reserved files of task {task.id}",
             value=task.id,

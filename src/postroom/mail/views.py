@@ -21,7 +21,7 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
 )
-from postroom.mail.projects import address_of
+from postroom.mail.projects import format_address
 
 
 class ProjectView(TypedDict):
@@ -182,12 +182,12 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     named: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
     for recipient in recipients:
         if recipient.kind != "bcc" or _may_know(message, recipient, viewer):
-            named[recipient.kind].append(address_of(recipient.name, recipient.project_slug, home_slug))
+            named[recipient.kind].append(format_address(recipient.name, recipient.project_slug, home_slug))
     view: MessageView = {
         "id": message.id,
         "thread_id": message.thread_id,
         "subject": message.subject,
-        "from": address_of(message.sender_name, sender_slug or home_slug, home_slug),
+        "from": format_address(message.sender_name, sender_slug or home_slug, home_slug),
         "to": named["to"],
         "cc": named["cc"],
         "importance": message.importance,

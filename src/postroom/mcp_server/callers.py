@@ -13,7 +13,7 @@ from postroom.contracts.errors import InsufficientScope
 from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS
-from postroom.mcp_server.resources import kind_of
+from postroom.mcp_server.resources import match_resource
 
 AGENT_TOKEN_HEADER: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
 AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key
@@ -22,7 +22,7 @@ TRACEPARENT: Final = "traceparent"
 GRANT_SCOPE: Final = "postroom.grant"
 
 
-def caller_of(request: Request) -> Caller:
+def read_caller(request: Request) -> Caller:
     """Return the caller of a request, as the access check or an agent's token proves it."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
     grant = request.scope.get(GRANT_SCOPE)
@@ -36,7 +36,7 @@ def caller_of(request: Request) -> Caller:
     )
 
 
-def client_of(request: Request | None, meta: Mapping[str, Any] | None) -> str:
+def read_client_name(request: Request | None, meta: Mapping[str, Any] | None) -> str:
     """Return the name of the client program by its header or by the call; empty if neither names it."""
     if request is not None and (named := request.headers.get(CLIENT_HEADER)):
         return named
@@ -71,7 +71,7 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
 
 def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
     """News and subscriptions name a project by its slug; reads may also name it by its folder."""
-    kind = kind_of(uri)
+    kind = match_resource(uri)
     if kind is not None:
         OPERATIONS[kind[0].operation].check(grant, slug=kind[1]["project"] if listens else None)
 

@@ -18,9 +18,9 @@ from mcp.types import Tool, ToolAnnotations
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH
+from postroom.contracts.questions import IN_WINDOW
 from postroom.contracts.tokens import ADMIN
 from postroom.mail.context import Caller
-from postroom.mail.waking.open_questions import IN_WINDOW
 from postroom.mcp_server.answers import ToolAnswer, as_json, refused
 from postroom.services.questions import QuestionService
 

@@ -48,7 +48,7 @@ IN_RUNS: Final = ("ask_person",)
 _PROFILE_SCOPE: Final = "postroom.profile"
 
 
-def operations_of(profile: Profile) -> tuple[Operation, ...]:
+def list_operations(profile: Profile) -> tuple[Operation, ...]:
     """Return the operations of a profile.
 
     The order of the operations never changes, because clients cache prompts that contain them.
@@ -58,7 +58,7 @@ def operations_of(profile: Profile) -> tuple[Operation, ...]:
     return tuple(OPERATIONS[name] for name in (*CORE, *(IN_RUNS if profile == "run" else ())))
 
 
-def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
+def choose_profile(scope: Mapping[str, Any], default: Profile) -> Profile:
     """Return the profile that the address of a request names, or `default` if it names none.
 
     If a run that this server started makes the request with its token, the profile `run` replaces `core`.

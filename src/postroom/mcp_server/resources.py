@@ -86,7 +86,7 @@ RESOURCES: tuple[MailResource, ...] = (
 )
 
 
-def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
+def match_resource(uri: str) -> tuple[MailResource, dict[str, str]] | None:
     """Return the kind of resource that an address belongs to, and the parts of the address.
 
     Return None for an unknown kind.
@@ -139,7 +139,7 @@ async def read(mail: Mail, uri: str, caller: Caller) -> Any:
         InvalidArgument: No kind of resource has such an address.
         PostroomError: As for the operation of the resource.
     """
-    if (value := kind_of(uri)) is not None:
+    if (value := match_resource(uri)) is not None:
         kind, parts = value
         operation = WHOLE_ATTACHMENT if kind.name == "attachment" else OPERATIONS[kind.operation]
         command = read_command(operation.command, kind.arguments(parts))

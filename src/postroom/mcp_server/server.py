@@ -48,7 +48,7 @@ from postroom.mail.names import shown
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call, as_json, crash, takes_text_only
-from postroom.mcp_server.callers import TRACEPARENT, caller_of, client_of
+from postroom.mcp_server.callers import TRACEPARENT, read_caller, read_client_name
 from postroom.mcp_server.cards import (
     CARD_TOOLS,
     CARD_URI,
@@ -58,7 +58,7 @@ from postroom.mcp_server.cards import (
     declares_cards,
     is_offered,
 )
-from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
+from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, choose_profile, list_operations
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
 from postroom.mcp_server.windows import (
@@ -79,9 +79,9 @@ MAX_COMPLETIONS = 100
 """Maximum number of suggestions in one answer; the protocol sets this limit."""
 
 
-def tools_of(profile: Profile) -> list[Tool]:
+def build_tools(profile: Profile) -> list[Tool]:
     """Return the tools of a profile in the order of its operations."""
-    return [_tool(operation) for operation in operations_of(profile)]
+    return [_tool(operation) for operation in list_operations(profile)]
 
 
 @cache
@@ -112,7 +112,7 @@ def definition_tokens(profile: Profile) -> int:
         tool.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta", "output_schema"}
         )
-        for tool in tools_of(profile)
+        for tool in build_tools(profile)
     ]
     return estimated_tokens(json.dumps(definitions, separators=(",", ":")))
 
@@ -170,12 +170,12 @@ class PostroomMcpServer(MCPServer[Any]):
         self._profile: Profile = profile
         profiles: tuple[Profile, ...] = get_args(Profile)
         self._calls = {
-            profile: Calls(mail, operations_of(profile), news=self.news, observe=observe, mcp_path=mcp_path)
+            profile: Calls(mail, list_operations(profile), news=self.news, observe=observe, mcp_path=mcp_path)
             for profile in profiles
         }
 
     def _profile_for(self, request: Request | None) -> Profile:
-        return self._profile if request is None else profile_of(request.scope, self._profile)
+        return self._profile if request is None else choose_profile(request.scope, self._profile)
 
     def _calls_for(self, request: Request | None) -> Calls:
         return self._calls[self._profile_for(request)]
@@ -222,11 +222,11 @@ class PostroomMcpServer(MCPServer[Any]):
     ) -> ListToolsResult:
         """Return the tools for the caller at this address, in a fixed order."""
         grant = _identify_caller(context.request).grant
-        listed = operations_of(self._profile_for(context.request))
+        listed = list_operations(self._profile_for(context.request))
         tools = [_tool(operation) for operation in listed if operation.is_open_to(grant)]
         if self._shows_cards(context.request, context.meta):
             tools += card_tools()
-        if takes_text_only(client_of(context.request, context.meta)):
+        if takes_text_only(read_client_name(context.request, context.meta)):
             tools = [tool.model_copy(update={"output_schema": None}) for tool in tools]
         return ListToolsResult(tools=tools)
 
@@ -238,7 +238,7 @@ class PostroomMcpServer(MCPServer[Any]):
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""
-        return tools_of(self._profile)
+        return build_tools(self._profile)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Return the kinds of resources."""
@@ -265,7 +265,7 @@ class PostroomMcpServer(MCPServer[Any]):
         """
         request = _request_in(context)
         calls, caller = self._calls_for(request), _identify_caller(request)
-        client = client_of(request, None if context is None else _meta_in(context))
+        client = read_client_name(request, None if context is None else _meta_in(context))
         windows = self.windows if name == ASK and caller.run_id is None and _elicits(context) else None
         for key, reply in ((context.input_responses if windows and context else None) or {}).items():
             assert windows is not None  # noqa: S101 - else there are no responses
@@ -296,13 +296,13 @@ class PostroomMcpServer(MCPServer[Any]):
         params, request = message.get("params") or {}, Request(scope)
         accepts = request.headers.get("accept", "")
         is_asking = message.get("method") == "tools/call" and params.get("name") == ASK and "id" in message
-        caller = caller_of(request)
+        caller = read_caller(request)
         is_here = self.windows is not None and caller.run_id is None and "text/event-stream" in accepts
         if not (is_asking and is_here and is_marked(request, ELICITS)) or self.windows is None:
             return None
         arguments = params.get("arguments") or {}
         answer = await answer_call(self._calls_for(request), ASK, arguments, caller=caller)
-        client = client_of(request, None)
+        client = read_client_name(request, None)
 
         def shown(found: ToolAnswer) -> dict[str, Any]:
             result = _result(found, client).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -370,7 +370,7 @@ def _identify_caller(request: Request | None) -> Caller:
 
     An HTTP request proves its caller by its headers. A call from this process has no identity.
     """
-    return Caller() if request is None else caller_of(request)
+    return Caller() if request is None else read_caller(request)
 
 
 def _result(answer: ToolAnswer, client: str) -> CallToolResult:

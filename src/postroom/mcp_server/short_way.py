@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from postroom.mcp_server.answers import Untold, answer_call
-from postroom.mcp_server.callers import caller_of, client_of
+from postroom.mcp_server.callers import read_caller, read_client_name
 from postroom.mcp_server.cards import CARD_TOOLS
 from postroom.mcp_server.windows import ASK
 from postroom.services.calls import Calls
@@ -75,14 +75,14 @@ class ShortWay:
             return None
         arguments = params.get("arguments") or {}
         request = Request(scope)
-        calls, caller = self._calls_for(request), caller_of(request)
+        calls, caller = self._calls_for(request), read_caller(request)
         declared = (params.get("_meta") or {}).get(f"{_MARK}clientCapabilities")
         if params["name"] in CARD_TOOLS:
             return None
         if params["name"] == ASK and isinstance(declared, dict) and "elicitation" in declared:
             return None  # the SDK asks the person at the client
         outcome = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
-        texts, structured = outcome.told_to(client_of(request, params.get("_meta")))
+        texts, structured = outcome.told_to(read_client_name(request, params.get("_meta")))
         content = [{"type": "text", "text": text} for text in texts]
         fields = {} if structured is None else {"structuredContent": structured}
         result = {"content": content, **fields, "isError": outcome.is_error}

@@ -39,8 +39,6 @@ to another one.
 CARDS: Final = "cards"
 """The mark of a client that can show cards."""
 _LOOK_MS: Final = 500
-_OPENS_MS: Final = 10_000
-"""Milliseconds to wait until a question that was asked a moment ago is open."""
 _ENDS_MS: Final = 6_000
 """Milliseconds to wait until a question ends whose deadline has passed."""
 MAX_WINDOWS: Final = 3
@@ -71,18 +69,12 @@ class Windows:
         """The open windows of this process, keyed by the id of the request that opened the window."""
 
     async def look(self, asked: Arguments, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question or its answer.
-
-        Return None if the question does not exist, or does not exist yet.
-        """
+        """Return a question or its answer, or None if the question does not exist."""
         return await self._questions.in_window(str(asked["project_key"]), str(asked["agent_name"]), number)
 
     async def opened(self, asked: Arguments, number: str, client: str) -> OpenQuestion | None:
         """Return a new question to show in the window of a client. Return None if no window may show it."""
-        for _ in range(_OPENS_MS // 50):
-            if (question := await self.look(asked, number)) is not None:
-                break
-            await self._timer.sleep(50)
+        question = await self.look(asked, number)
         if not isinstance(question, OpenQuestion) or question.asked.to or question.asked.not_by:
             return None  # a window does not prove who sits there
         await self._questions.note_shown(
@@ -206,7 +198,7 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
     """
     reply = {"question_id": given.number, "asked": True, "state": "closed"}
     if given.is_closed:
-        return ToolAnswer(f"{as_json(reply)}\nNobody answered. The question is closed: {given.why}.", reply)
+        return ToolAnswer(f"{as_json(reply)}\nThe question is closed: {given.why}.", reply)
     word = {True: "yes", False: "no", None: ""}[given.approved]
     reply |= {"state": "answered", "answer": ": ".join(filter(None, (word, given.why)))}
     if given.by == NOBODY:

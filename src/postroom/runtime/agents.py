@@ -39,7 +39,7 @@ class AgentSpec:
     commits_calls: bool = False
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def priced(self, usage: Usage, overrides: InferenceOverride | None) -> Usage:
+    def add_cost(self, usage: Usage, overrides: InferenceOverride | None) -> Usage:
         """Add the cost to a usage, if the price of the model is known."""
         model = overrides.upstream_model if overrides is not None else None
         read, written = self.prices.get(model or self.model, (0, 0))

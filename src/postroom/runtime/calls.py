@@ -31,7 +31,7 @@ from postroom.contracts.tools import (
     ToolStatus,
 )
 from postroom.runtime.interrupting import TimeUp, limited
-from postroom.runtime.tools import Tool, ToolContext, problem_of
+from postroom.runtime.tools import Tool, ToolContext, find_violation
 
 FRONTEND = "frontend_tool"
 """The action in a question for a tool call that the client executes and answers."""
@@ -129,7 +129,7 @@ class ToolCalls:
             names = ", ".join(tool.name for tool in self.descriptors()) or "none"
             return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
         arguments = {} if call.arguments is None else call.arguments
-        if problem := problem_of(arguments, {"type": "object", **tool.descriptor.parameters}):
+        if problem := find_violation(arguments, {"type": "object", **tool.descriptor.parameters}):
             return ToolResult.error(call.name, f"{problem}; the tool was not called", invalid_arguments=True)
         context = ToolContext(
             identity=self.identity,

@@ -109,7 +109,7 @@ def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
     return False
 
 
-def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
+def list_open_calls(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
     """Return the unanswered tool calls of the run's last step."""
     answered: set[str | None] = set()
     for message in reversed(messages):
@@ -170,7 +170,7 @@ class RuntimeState:
         return self.hidden_until is None and not self.tickets and not self.tasks
 
 
-def state_of(record: RunRecord) -> RuntimeState:
+def read_state(record: RunRecord) -> RuntimeState:
     """Return the runtime's stored state of a run; state that was inherited from another run is ignored.
 
     The questions of a waiting run are taken from its record, no matter which executor wrote the record.
@@ -274,7 +274,7 @@ class RunLog:
             ForeignThread: The run belongs to another thread.
         """
         self.record = await self.stored()
-        self.state = state_of(self.record)
+        self.state = read_state(self.record)
         control, thread_id = self._control, self._fresh.thread_id
         if control.only is None:
             self._seen = await control.threads.recent_conversation(

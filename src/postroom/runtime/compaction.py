@@ -19,12 +19,12 @@ from postroom.runtime.interrupting import Stop
 from postroom.runtime.model_call import ask
 from postroom.runtime.window import (
     Windows,
+    estimate_size,
+    estimate_tokens,
     kept_whole,
     pieces,
     room_for_messages,
-    size_of,
     to_sum_up,
-    tokens_of,
 )
 
 _LOG = get_logger(__name__)
@@ -95,9 +95,9 @@ class Compaction:
         window = windows.of(spec, log.summary)
         if window is None:
             return None
-        besides = windows.tokens(spec, tokens_of(request) - size_of(log.messages))
+        besides = windows.tokens(spec, estimate_tokens(request) - estimate_size(log.messages))
         room = room_for_messages(window, besides)
-        if windows.tokens(spec, size_of(log.messages)) <= room:
+        if windows.tokens(spec, estimate_size(log.messages)) <= room:
             return None
         return await self._sum_up(windows.estimated(spec, kept_whole(room)), window)
 
@@ -113,14 +113,14 @@ class Compaction:
         Raises:
             InferenceError: As for `when_full`.
         """
-        spec, windows, size = self._spec, self._windows, size_of(self._log.messages)
+        spec, windows, size = self._spec, self._windows, estimate_size(self._log.messages)
         if isinstance(error, RequestRefused):
             is_long = len(self._log.messages) >= _LONG_MESSAGES or size >= _LONG_TOKENS
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN) if is_long else None
         window = windows.refused(spec, request, error)
         if window is None:  # a request of this size has succeeded, so shorten only this conversation
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN)
-        besides = windows.tokens(spec, tokens_of(request) - size)
+        besides = windows.tokens(spec, estimate_tokens(request) - size)
         most = windows.estimated(spec, kept_whole(room_for_messages(window, besides)))
         return await self._sum_up(min(most, size // 2), window)
 
@@ -133,7 +133,7 @@ class Compaction:
             InferenceError: As for `when_full`.
         """
         window = self._windows.of(self._spec, self._log.summary)
-        return await self._sum_up(size_of(self._log.messages) // 4, window or _WINDOW_UNKNOWN)
+        return await self._sum_up(estimate_size(self._log.messages) // 4, window or _WINDOW_UNKNOWN)
 
     async def _sum_up(self, most: int, window: int) -> Compacted | None:
         log = self._log
@@ -162,7 +162,7 @@ class Compaction:
             try:
                 while done < len(older):
                     most = self._windows.estimated(self._spec, window * _SHARE_OF_REQUEST)
-                    room = max(most - size_of([Message.user(text)]), most // 4, 64)
+                    room = max(most - estimate_size([Message.user(text)]), most // 4, 64)
                     count, piece = next(pieces(older[done:], room))
                     piece_summary, used = await self._request_summary(text, piece, window)
                     usage += used
@@ -202,8 +202,8 @@ class Compaction:
 
     def _is_shorter(self, said: str, text: str, piece: str, window: int) -> bool:
         most = self._windows.estimated(self._spec, window * _SHARE_OF_SUMMARY)
-        size = size_of([Message.user(said)])
-        return bool(said) and size <= min(most, size_of([Message.user(text), Message.user(piece)]))
+        size = estimate_size([Message.user(said)])
+        return bool(said) and size <= min(most, estimate_size([Message.user(text), Message.user(piece)]))
 
 
 def shown(summary: Summary | None) -> tuple[Message, ...]:

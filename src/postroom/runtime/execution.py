@@ -66,13 +66,13 @@ from postroom.runtime.checkpoint import (
     RuntimeState,
     as_seen_by_model,
     by_call,
-    calls_left,
     earlier_answers,
     foreign_result,
     has_input_after,
     is_output_of,
+    list_open_calls,
+    read_state,
     running,
-    state_of,
 )
 from postroom.runtime.compaction import Compacted, Compaction, shown
 from postroom.runtime.files import MAX_WORDS, with_files
@@ -131,7 +131,7 @@ class Execution:
             self._active.expect(self._asked_ids())
             waited = log.record.status is RunStatus.WAITING
             self._tell_of_orphans()
-            if log.record.status is not RunStatus.RUNNING or log.state != state_of(log.record):
+            if log.record.status is not RunStatus.RUNNING or log.state != read_state(log.record):
                 await self._checkpoint(running)
             if waited:
                 await self._with.read(Boundary.RESUME_INPUT)
@@ -157,12 +157,12 @@ class Execution:
             # Execute `/compact`, and end the run.
             compacted = await self._compaction.now()
             if compacted is not None:
-                self._count(self._with.agent.spec.priced(compacted.usage, None))
+                self._count(self._with.agent.spec.add_cost(compacted.usage, None))
             self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
             return await self._end(TerminationReason.natural_end())
         if self._with.agent.spec.commits_calls:
             # Make the committed tool calls that have no answer because of a crash.
-            left = calls_left(self._log.messages, self._log.run_id)
+            left = list_open_calls(self._log.messages, self._log.run_id)
             if calls := [call for call in left if call.id not in self._tickets]:
                 await self._make_anew(calls)
         while True:
@@ -251,7 +251,7 @@ class Execution:
     async def _note(self, compacted: Compacted | None) -> None:
         if compacted is None:
             return
-        self._count(self._with.agent.spec.priced(compacted.usage, None))
+        self._count(self._with.agent.spec.add_cost(compacted.usage, None))
         if compacted.left_out:
             self._told = f"\n\n({compacted.told})"
 
@@ -292,7 +292,7 @@ class Execution:
             result = await self._asked_without(request, files, sent, error, sink)
         if inference_request.messages == request.messages:  # the size of files cannot be estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
-        priced = self._with.agent.spec.priced(result.usage or Usage(), request.overrides)
+        priced = self._with.agent.spec.add_cost(result.usage or Usage(), request.overrides)
         result = replace(result, usage=priced)
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)

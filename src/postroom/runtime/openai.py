@@ -3,13 +3,34 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from postroom.contracts.clock import Clock, SystemClock
-from postroom.contracts.errors import InferenceTimeout, StreamInterrupted
+from postroom.contracts.errors import InferenceTimeout, MissingExtra, StreamInterrupted
 from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import InferencePiece, InferenceRequest, InferenceStop
+from postroom.extras import install_command
 from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request_body
+
+
+def check_sdk() -> None:
+    """Check that the OpenAI SDK is installed, without loading it.
+
+    Raises:
+        MissingExtra: The SDK is not installed.
+    """
+    if find_spec("openai") is None:
+        raise sdk_missing("openai")
+
+
+def sdk_missing(module: str | None) -> MissingExtra:
+    """Return the error for a module of the SDK that is not installed."""
+    return MissingExtra(
+        f"the OpenAI-compatible model requires {module}, which is not installed",
+        value=module,
+        remedy=install_command("openai"),
+    )
 
 
 class OpenAICompatibleModel:

@@ -18,7 +18,6 @@ from postroom.contracts.errors import (
     ContextOverflow,
     InferenceError,
     InferenceTimeout,
-    MissingExtra,
     ModelNotFound,
     NoModelEndpoint,
     Overloaded,
@@ -29,7 +28,7 @@ from postroom.contracts.errors import (
     Unauthorized,
 )
 from postroom.contracts.retrying import retry_after_ms
-from postroom.extras import install_command
+from postroom.runtime.openai import sdk_missing
 
 MAX_EXCERPT_LENGTH = 500
 
@@ -85,7 +84,7 @@ _ASKED = re.compile(
 )
 
 
-def failure_of(
+def build_error(
     status: int, headers: Mapping[str, str], said: object, *, now: int, endpoint: str = "the model's endpoint"
 ) -> InferenceError:
     """Return the error for a response that rejects a request.
@@ -149,11 +148,7 @@ try:
     import openai
     from openai.types.chat import ChatCompletionChunk
 except ImportError as error:
-    raise MissingExtra(
-        f"the OpenAI-compatible model requires {error.name}, which is not installed",
-        value=error.name,
-        remedy=install_command("openai"),
-    ) from error
+    raise sdk_missing(error.name) from error
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 _MAX_DONE_LENGTH = 13
@@ -243,7 +238,7 @@ class Endpoint:
             raise ProviderFailed(f"the model's endpoint cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
             raise self._hide_key(
-                failure_of(error.status_code, error.response.headers, error.body, now=now)
+                build_error(error.status_code, error.response.headers, error.body, now=now)
             ) from None
         except openai.APIError as error:
             raise self._hide_key(failure_in_stream(error.body)) from None
@@ -299,7 +294,7 @@ class Endpoint:
         except openai.APIStatusError as error:
             headers = error.response.headers
             raise self._hide_key(
-                failure_of(error.status_code, headers, error.body, now=now, endpoint=endpoint)
+                build_error(error.status_code, headers, error.body, now=now, endpoint=endpoint)
             ) from None
         except httpx2.RequestError as error:
             raise ProviderFailed(f"{endpoint} closed the connection: {self._hidden(error)}") from error

@@ -8,7 +8,7 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunIdentity
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import InvalidActivation, InvalidResume
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, identity_of
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, build_identity
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
@@ -100,7 +100,7 @@ class AgentRuntime(RunDispatchExecutor):
                     value=activation.run_id,
                 )
             control = RunControl(coordinator=self._coordinator, threads=self._threads)
-        identity = identity_of(activation, run_id=activation.run_id or self._new_id("run"))
+        identity = build_identity(activation, run_id=activation.run_id or self._new_id("run"))
         active = ActiveRun(
             identity, reads_pending=control.pending is not None, new_id=lambda: self._new_id("msg")
         )

@@ -123,7 +123,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
+def find_violation(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
     """Return how a value violates a schema, as a sentence for the model, or None if it fits.
 
     The function checks type, enum, const, anyOf, required, properties, additionalProperties and items. The
@@ -142,7 +142,7 @@ def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | 
         problem = _problem_of_object(value, schema, where)
     if problem is None and isinstance(value, list) and "items" in schema:
         problems = (
-            problem_of(item, schema["items"], where=f"{where}[{at}]") for at, item in enumerate(value)
+            find_violation(item, schema["items"], where=f"{where}[{at}]") for at, item in enumerate(value)
         )
         problem = next((problem for problem in problems if problem), None)
     return problem
@@ -164,7 +164,7 @@ def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str |
     ):
         return f"{where} must be one of {allowed!r}"
     choices = schema.get("anyOf")
-    if isinstance(choices, list) and all(problem_of(value, choice, where=where) for choice in choices):
+    if isinstance(choices, list) and all(find_violation(value, choice, where=where) for choice in choices):
         return f"{where} matches none of the allowed forms"
     return None
 
@@ -178,7 +178,7 @@ def _problem_of_object(value: dict[str, Any], schema: dict[str, Any], where: str
     for name, item in value.items():
         if name not in properties and others is False:
             return f"{where} must not have {name!r}; it may have: {', '.join(properties) or 'nothing'}"
-        problem = problem_of(item, properties.get(name, others), where=f"{where}.{name}")
+        problem = find_violation(item, properties.get(name, others), where=f"{where}.{name}")
         if problem:
             return problem
     return None

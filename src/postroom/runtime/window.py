@@ -58,7 +58,7 @@ class Windows:
         """
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
-        taken = self.tokens(spec, tokens_of(request))
+        taken = self.tokens(spec, estimate_tokens(request))
         self._largest[_key(spec)] = max(taken, self._largest.get(_key(spec), 0))
 
     def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
@@ -70,7 +70,7 @@ class Windows:
         because of it.
         """
         tokens, window = error.details.get("asked"), error.details.get("window")
-        taken = self.tokens(spec, tokens_of(request))
+        taken = self.tokens(spec, estimate_tokens(request))
         if not isinstance(window, int):
             size = tokens if isinstance(tokens, int) else taken
             least = self._largest.get(_key(spec), _MIN_WINDOW_GUESSED)
@@ -85,7 +85,7 @@ class Windows:
         return self._said[_key(spec)]
 
     def _correct(self, spec: AgentSpec, request: InferenceRequest, counted: int) -> None:
-        ratio = counted / max(tokens_of(request), 1)
+        ratio = counted / max(estimate_tokens(request), 1)
         if ratio <= _MAX_RATIO:  # no text has so many tokens, so something else was counted
             self._ratios[_key(spec)] = max(ratio, _MIN_RATIO)
 
@@ -94,16 +94,16 @@ def _key(spec: AgentSpec) -> tuple[str, str]:
     return spec.agent_id, spec.model
 
 
-def tokens_of(request: InferenceRequest) -> int:
+def estimate_tokens(request: InferenceRequest) -> int:
     """Return the estimated number of tokens of a request."""
     tools = sum(
         _tokens(tool.name) + _tokens(tool.description) + _tokens(json.dumps(tool.parameters))
         for tool in request.tools
     )
-    return _tokens(request.system) + tools + size_of(request.messages)
+    return _tokens(request.system) + tools + estimate_size(request.messages)
 
 
-def size_of(messages: Sequence[Message]) -> int:
+def estimate_size(messages: Sequence[Message]) -> int:
     """Return the estimated number of tokens of messages."""
     return sum(map(_size, messages))
 
@@ -138,9 +138,9 @@ def to_sum_up(
     """
     units = list(_units(messages))
     size, cut = 0, len(units)
-    while cut > 0 and (size + size_of(units[cut - 1]) <= most or cut == len(units)):
+    while cut > 0 and (size + estimate_size(units[cut - 1]) <= most or cut == len(units)):
         cut -= 1
-        size += size_of(units[cut])
+        size += estimate_size(units[cut])
     while 0 < cut < len(units) - 1 and not _begins(units[cut][0], run_id):
         cut += 1
     older = (unit for unit in units[:cut] if not _must_stay(unit, run_id, asked))

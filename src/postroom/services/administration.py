@@ -391,7 +391,7 @@ ChatPersonView = TypedDict(
         "added_at": str | None,
     },
 )
-"""A person who may write to a bot, and where that was decided."""
+"""A person who may write to a bot, and where the permission comes from."""
 
 
 class PairedPerson(TypedDict):
@@ -401,7 +401,7 @@ class PairedPerson(TypedDict):
 
 
 class AskingPerson(TypedDict):
-    """A person who asks to write to a bot."""
+    """A person who asks for permission to write to a bot."""
 
     platform: str
     user_id: str
@@ -411,14 +411,14 @@ class AskingPerson(TypedDict):
 
 
 class ChatPeopleView(TypedDict):
-    """The people who may write, and those who ask to."""
+    """The people who may write to a bot, and those who ask for permission."""
 
     people: list[ChatPersonView]
     asking: list[AskingPerson]
 
 
 class RemovedChatPerson(TypedDict):
-    """A person who may write no longer."""
+    """A person whose permission to write to a bot was removed."""
 
     platform: str
     user_id: str
@@ -455,6 +455,6 @@ class UndeliveredView(TypedDict):
 
 
 class UndeliveredList(TypedDict):
-    """The messages that no chat took."""
+    """The messages that could not be delivered to their chats."""
 
     undelivered: list[UndeliveredView]

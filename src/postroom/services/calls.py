@@ -212,7 +212,7 @@ class Calls:
             ):
                 answers = None
             else:
-                answers = await self._mail.trace_of(message)
+                answers = await self._mail.read_trace(message)
             with self._mail.tracing.executing(known_value, follows=follows, answers=answers) as span:
                 caller = replace(caller, trace=span.traceparent)
                 answer = await self._perform(operation, arguments, caller)

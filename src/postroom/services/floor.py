@@ -82,10 +82,13 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         waits=_waits(tx.mail, works, given_up) if works or given_up else (),
         works=works,
         open_in_all=len(runs) if len(runs) < _MAX_RUNS else tx.runs.threads.count_open(prefix),
-        questions=[
-            open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
-            for run, question in requested_items
-        ],
+        questions=sorted(
+            (
+                open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
+                for run, question in requested_items
+            ),
+            key=lambda one: one.snoozed_until is not None,
+        ),
         given_up=given_up,
         given_up_in_all=min(len(dead), MAX_DEAD),
         waiting=waiting_messages(tx, slug, MAX_WAITING),

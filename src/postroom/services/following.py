@@ -20,7 +20,7 @@ from postroom.mail.commands import (
     read_command,
 )
 from postroom.mail.context import Caller, ReadContext
-from postroom.mail.event_log import EventsView, fetch_events, newest_of
+from postroom.mail.event_log import EventsView, fetch_events, start_at_newest
 from postroom.mail.identity import acting, refuse_unknown_token
 from postroom.mail.inbox import InboxEvents, fetch_inbox_events
 from postroom.mail.operations import OPERATIONS
@@ -125,7 +125,7 @@ class EventFollowing:
         """
         if asked.after is None:
             return await self._mail.store.read(
-                lambda tx: newest_of(self._context(tx, caller), asked.project_key)
+                lambda tx: start_at_newest(self._context(tx, caller), asked.project_key)
             )
         until = asyncio.get_running_loop().time() + asked.wait
         after = asked.after

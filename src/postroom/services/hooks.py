@@ -30,7 +30,7 @@ from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.names import MAX_NAME_LENGTH
 from postroom.mail.notes import notes_to_give
 from postroom.mail.projects import checked_path
-from postroom.mail.repositories import Location, locate, locations_of
+from postroom.mail.repositories import Location, list_locations, locate
 from postroom.mail.reservations import held_by_others, in_run, release_reserved_in
 from postroom.mail.service import Mail
 from postroom.mail.subscriptions import is_watched
@@ -264,15 +264,15 @@ _SILENT = _Decision(answer=_answer("silent"))
 
 def _prepare(kind: str, client: str, call: HookCall) -> _Event:
     """Resolve links and worktrees in the folders of a call, by reading the disk."""
-    here = locations_of(call.cwd, "/") if call.cwd else ()
+    here = list_locations(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
-        files = tuple((locations_of(path, call.cwd), "") for path in call.paths)
+        files = tuple((list_locations(path, call.cwd), "") for path in call.paths)
     else:  # a commit contains the link itself, and thousands of files are in a few folders
         parts = [path.rpartition("/") for path in call.paths]
-        folders = {folder: locations_of(folder or ".", call.cwd) for folder, _, _ in parts}
+        folders = {folder: list_locations(folder or ".", call.cwd) for folder, _, _ in parts}
         files = tuple((folders[folder], name) for folder, _, name in parts)
     used = {path.rpartition("/")[0] for path, _, _ in call.files}
-    around = {folder: locations_of(folder or "/", "/") for folder in used}
+    around = {folder: list_locations(folder or "/", "/") for folder in used}
     return _Event(kind=kind, client=client, call=call, here=here, files=files, folders=around)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroom.contracts.events import CanonicalEvent, EventScope
-from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
+from postroom.contracts.quoting import end_of, strip_partial_escape, without_escapes
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
 from postroom.stores.store import Transaction
@@ -54,7 +54,7 @@ def for_people(text: str, *, is_cut: bool) -> str:
     the whole output.
     """
     whole = end_of(text, len(text), begins_within=is_cut)
-    lines = [line for line in without_escapes(without_unfinished(whole)).splitlines() if line.strip()]
+    lines = [line for line in without_escapes(strip_partial_escape(whole)).splitlines() if line.strip()]
     texts: list[str] = []
     for line in reversed(lines):
         if len(texts) == LINES:

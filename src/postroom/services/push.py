@@ -27,7 +27,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomErr
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
-from postroom.contracts.questions import NOBODY, Given, QuestionKind, may_answer, person
+from postroom.contracts.questions import NOBODY, NOTIFICATION, Given, QuestionKind, may_answer, person
 from postroom.contracts.quoting import exact, one_line
 from postroom.contracts.records import Record, field
 from postroom.contracts.retrying import retry_after_ms
@@ -37,7 +37,6 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.gateway.replies import question_of
 from postroom.leases import Leases
 from postroom.log import get_logger
-from postroom.mail.waking.open_questions import NOTIFICATION
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions

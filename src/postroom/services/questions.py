@@ -5,7 +5,6 @@ the run is cancelled, or gets "no" as the answer, because silence never counts a
 stored with the question in the waiting run, so that a server that was down still enforces it later.
 """
 
-import asyncio
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -17,10 +16,13 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecis
 from postroom.contracts.messages import Json
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
 from postroom.contracts.questions import (
+    COMMAND_LINE,
+    IN_WINDOW,
     NOBODY,
     Answerer,
     Given,
     QuestionKind,
+    answered_where,
     decision_on,
     person,
     schema_of,
@@ -44,19 +46,19 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run, asker_of
 from postroom.gateway.replies import (
     Question,
+    build_outbox_target,
     closed_card,
-    inbound_ids_of,
     is_chat,
+    list_inbound_ids,
     question_of,
-    target_of,
 )
-from postroom.gateway.sessions import chat_of
+from postroom.gateway.sessions import find_chat
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.asking import closed_by_another
-from postroom.mail.waking.open_questions import COMMAND_LINE, IN_WINDOW, answered_where, retired
+from postroom.mail.waking.open_questions import retired
 from postroom.mail.waking.prompts import ASKED, ASKING, ASKING_LANES, agent_thread, asking_thread
 from postroom.services.administration import (
     AnsweredQuestion,
@@ -65,7 +67,7 @@ from postroom.services.administration import (
     WaitingQuestion,
 )
 from postroom.services.cut_ids import whole_id
-from postroom.services.runs import RunService, open_runs, owner_of, project_threads, whose
+from postroom.services.runs import RunService, owner_of, project_threads, whose
 from postroom.services.shown import CAN_TAKE_BACK, SurfaceRecords, surfaces_of
 from postroom.stores.store import Transaction
 
@@ -81,9 +83,6 @@ _BELOW: Final = "snoozed/"
 """The beginning of a snoozed question's place in the list."""
 _SHOWN: Final = 80
 """Maximum number of characters of each listed question."""
-_OPENS_LOOKS: Final = 30
-"""The number of times that a number is searched for while the run that asks its question is starting."""
-_OPENS_LOOK_S: Final = 0.05
 _LATELY_MS: Final = 7 * 24 * 3_600_000
 """The time after its answer during which a part of a question's number still finds the question."""
 _MOST_NUMBERED: Final = 100
@@ -212,7 +211,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or its answer or end, or None while it is still being asked.
+        """Return a question asked outside a run, or its answer or end, or None if there is none.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -342,21 +341,15 @@ class QuestionService:
         """Return the open question with this number or prefix, and its run."""
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
-        for _ in range(_OPENS_LOOKS):
-            runs, is_starting = await self._store.read(
-                lambda tx: (runs := _numbered(tx, number), not runs and _is_starting(tx, number))
-            )
-            questions = asked_in(runs)
-            numbers = [question.number for _, question in questions]
-            answers = {
-                number_of(run.run_id, answered.ticket): (run, answered)
-                for run in runs
-                for answered in run.answered
-            }
-            meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
-            if meant is not None or not is_starting:
-                break
-            await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
+        runs = await self._store.read(lambda tx: _numbered(tx, number))
+        questions = asked_in(runs)
+        numbers = [question.number for _, question in questions]
+        answers = {
+            number_of(run.run_id, answered.ticket): (run, answered)
+            for run in runs
+            for answered in run.answered
+        }
+        meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
         if meant not in numbers:
             if meant is None:
                 raise await self._unknown(number)
@@ -383,11 +376,12 @@ class QuestionService:
         )
 
     def open_questions(self, tx: Transaction, slug: str, limit: int = MAX_OPEN) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, or of chats for "", oldest first.
+        """Return the open questions of a project's agents ("" for chats), oldest first, snoozed ones last.
 
         The list ends with the run of the question that reaches the limit.
         """
-        return self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
+        asked = self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
+        return sorted(asked, key=lambda one: one.snoozed_until is not None)
 
     def questions_of(self, tx: Transaction, slug: str, run_id: str) -> Sequence[OpenQuestion]:
         """Return the open questions of a project's run ("" for a chat's run)."""
@@ -479,7 +473,8 @@ class QuestionService:
         """Withdraw an answer from a page or a notification and return it; the question is open again.
 
         If the agent has asked the question again in another form since the answer, the former question is
-        closed instead, and is returned with the decision that closed it.
+        closed instead. If its deadline has passed, the question ends by its deadline. The question is then
+        returned with the decision that ended it, which is by "nobody".
 
         Raises:
             StaleDecision: The agent has the answer already, or was retired, or there is no such answer.
@@ -511,6 +506,13 @@ class QuestionService:
                     beside=lanes,
                     instead=instead,
                 )
+                if taken is not None and taken.is_answer and taken.ticket.is_over(now := self._clock.now()):
+                    reopened = await self._runs.stores.threads.load_run(run_id)
+                    if reopened is not None and taken.ticket in reopened.open_tickets:
+                        await _end_overdue(self._runs, reopened, taken.ticket, now)
+                    reopened = await self._runs.stores.threads.load_run(run_id)
+                    ends = () if reopened is None else reopened.answered
+                    return next((one for one in ends if one.ticket == taken.ticket), taken)
                 if taken is not None:
                     return taken
         raise StaleDecision(
@@ -594,15 +596,6 @@ def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]
     return asked_in(one for one in runs if is_of_same(one.thread_id, run))
 
 
-def _is_starting(tx: Transaction, number: str) -> bool:
-    """Return whether the run that asks a client's question with this number is still starting."""
-    if not QUESTION_NUMBER.fullmatch(number):
-        return False
-    statuses = (RunStatus.CREATED, RunStatus.RUNNING)
-    starting = islice(open_runs(tx, project_threads(""), statuses), MAX_COUNTED)
-    return any(run.input and f"{ASKED}{number}" in run.input.trigger_message_ids for run in starting)
-
-
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     """Return the open questions of runs; the run that has waited longest is first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
@@ -642,8 +635,12 @@ def is_of_same(thread_id: str, run: RunRecord) -> bool:
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
     """Return the chat of a run, and the person who wrote there, or "" if the person is no longer known."""
-    source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
-    return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
+    source = find_chat(tx, thread_id=run.thread_id, inbound_ids=list_inbound_ids(run))
+    return (
+        (build_outbox_target(run.thread_id), "")
+        if source is None
+        else (source.address.name, source.description)
+    )
 
 
 def open_question(
@@ -707,6 +704,22 @@ async def _remove_buttons(runs: RunService, run: RunRecord, question: Question, 
         _LOG.warning("question.card_left", question=question.number, reason=error.describe())
 
 
+async def _end_overdue(runs: RunService, run: RunRecord, ticket: RunWaitingTicket, now: int) -> None:
+    """End a question whose deadline has passed, as the question says: cancel its run, or answer it."""
+    question = question_of(run, ticket)
+    _LOG.info("question.over", run_id=run.run_id, question=question.number, means=ticket.on_timeout.value)
+    if ticket.on_timeout is OnTimeout.CANCEL:
+        await runs.mailbox.cancel_waiting(run, reason=SILENCE)
+        return
+    wanted = replace(question.asked, to=(), not_by=())
+    value: Json = False if wanted.default is None else wanted.default
+    answer = Given(value=value, by=Answerer(name=NOBODY), at="silence", why=SILENCE)
+    decision = decision_on(wanted, question.number, question.text, answer, now)
+    if await answer_run(runs.mailbox, run.thread_id, question, decision):
+        note = f"Denied: {SILENCE}." if wanted.default is None else answer_note(question, decision)
+        await _remove_buttons(runs, run, question, note)
+
+
 class QuestionTimeouts:
     """Ends the wait for questions whose deadline has passed."""
 
@@ -754,7 +767,7 @@ class QuestionTimeouts:
             for run in {run.run_id: run for _, run in page}.values():  # it may have several questions
                 for ticket in run.open_tickets:
                     if ticket.is_over(now):
-                        await self._ended_question(run, ticket)
+                        await _end_overdue(self._runs, run, ticket, self._clock.now())
                         ended += 1
         return ended
 
@@ -771,17 +784,3 @@ class QuestionTimeouts:
                         tx.runs.threads.mark_numbered(run)
 
             await store.write(change)
-
-    async def _ended_question(self, run: RunRecord, ticket: RunWaitingTicket) -> None:
-        question = question_of(run, ticket)
-        _LOG.info("question.over", run_id=run.run_id, question=question.number, means=ticket.on_timeout.value)
-        if ticket.on_timeout is OnTimeout.CANCEL:
-            await self._runs.mailbox.cancel_waiting(run, reason=SILENCE)
-            return
-        wanted = replace(question.asked, to=(), not_by=())
-        value: Json = False if wanted.default is None else wanted.default
-        answer = Given(value=value, by=Answerer(name=NOBODY), at="silence", why=SILENCE)
-        decision = decision_on(wanted, question.number, question.text, answer, self._clock.now())
-        if await answer_run(self._runs.mailbox, run.thread_id, question, decision):
-            note = f"Denied: {SILENCE}." if wanted.default is None else answer_note(question, decision)
-            await _remove_buttons(self._runs, run, question, note)

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from postroom.contracts.events import CanonicalEvent
 from postroom.contracts.mail import Agent, Attempt, Message, Project, Reservation, Span
 from postroom.contracts.messages import Json, Role
-from postroom.contracts.questions import NOBODY
+from postroom.contracts.questions import NOBODY, answered_where
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, RunWaitingTicket, Usage
 from postroom.contracts.tools import ToolCallResume
@@ -17,7 +17,6 @@ from postroom.contracts.waking import number_of
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
 from postroom.mail.reservations import in_run
-from postroom.mail.waking.open_questions import answered_where
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import newest_events, output_in
 from postroom.services.runs import whose

@@ -1,5 +1,6 @@
 """The operator's routes for runners: set, show without secrets, and remove a runner."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class RunnerService:
         """
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
         checked = runner_of(runner, home=home)
-        self._check(checked)
+        await asyncio.to_thread(self._check, checked)  # it looks for the packages that the runner needs
         written, place = written_runner(checked), place_of(checked)
         made = await self._mail.set_runner(
             project,

@@ -18,7 +18,7 @@ from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.dispatch.sinks import OutputKept
 from postroom.gateway.config import DEFAULT_AGENT
-from postroom.gateway.replies import agent_on, is_chat, target_of
+from postroom.gateway.replies import agent_on, build_outbox_target, is_chat
 from postroom.leases import Leases
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
@@ -173,7 +173,7 @@ def owner_of(thread_id: str) -> tuple[str, str, str]:
     through which the agent answers. All parts of the result are empty if the thread belongs to no agent.
     """
     if is_chat(thread_id):
-        return agent_on(thread_id) or DEFAULT_AGENT, "", target_of(thread_id)
+        return agent_on(thread_id) or DEFAULT_AGENT, "", build_outbox_target(thread_id)
     slug, name = whose(thread_id)
     return name, slug, ""
 

@@ -20,7 +20,7 @@ from postroom.mail.identity import find_person
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG, find_project
 from postroom.mail.sending import named_readers
-from postroom.mail.service import Mail, home_of, lock_projects_of
+from postroom.mail.service import Mail, home_of, lock_for_command
 from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MAX_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.administration import ScheduleView
@@ -86,7 +86,7 @@ class MessageTarget(Target):
             tx = made.tx
             tx.lock(firing.lock)
             firing.begin(tx)
-            lock_projects_of(mail, command)
+            lock_for_command(mail, command)
             context = self._mail.context(mail, _POSTROOM, waking=made)
             sent_command = command
             if scheduled.catch_up:
@@ -160,7 +160,7 @@ class MailSchedules:
         command = message.command()
 
         def change(tx: MailWrites) -> None:
-            lock_projects_of(tx, command)
+            lock_for_command(tx, command)
             _SEND.run(self._mail.context(tx, _POSTROOM), command)
             raise _Rehearsed
 

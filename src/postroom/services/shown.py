@@ -12,12 +12,12 @@ from typing import Final
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.messages import Json
+from postroom.contracts.questions import NOTIFICATION, PAGES
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.waking import number_of
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
-from postroom.mail.waking.open_questions import NOTIFICATION, PAGES
 from postroom.mail.waking.prompts import ASKING
 from postroom.stores.store import SqlStore, Transaction
 

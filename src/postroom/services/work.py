@@ -28,7 +28,7 @@ from postroom.contracts.work import (
     WorkCounts,
     WorkState,
 )
-from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
+from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, read_output
 from postroom.gateway.replies import has_waiting_caller
 from postroom.mail.catching_up import CaughtUpView, catch_up
 from postroom.mail.commands import CatchUp
@@ -290,7 +290,7 @@ class WorkService:
     async def output(self, run_id: str, *, whole: bool = False) -> Output:
         """Return the end of a run's stored output, or all of it."""
         most = ALL_KEPT if whole else SHOWN
-        return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
+        return await read_output(self._runs.stores.events, EventScope.run(run_id), most=most)
 
     def last_output(self, tx: Transaction, run_id: str) -> Output:
         """Return the end of a run's output so far, from the newest events in its log."""

@@ -171,15 +171,15 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
         raise StoreCorrupt(f"{where} cannot be read: {error}", value=where) from error
 
 
-def kept(text: str | None) -> str | None:
+def escape_nul(text: str | None) -> str | None:
     """Replace U+0000 in free text by an escape sequence, because PostgreSQL rejects the character."""
     if text is None or ("\0" not in text and _ESCAPE not in text):
         return text
     return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
 
 
-def told(text: str | None) -> str | None:
-    """Reverse the escapes that `kept` made in free text."""
+def unescape_nul(text: str | None) -> str | None:
+    """Reverse the escapes that `escape_nul` made in free text."""
     if text is None or _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)

@@ -66,7 +66,7 @@ def shipped_migrations(engine: str) -> tuple[Migration, ...]:
 
 
 @cache
-def tables_of(engine: str) -> frozenset[str]:
+def list_tables(engine: str) -> frozenset[str]:
     """Return the tables that a database has after all steps of this release."""
     tables = frozenset[str]()
     for step in shipped_migrations(engine):
@@ -87,7 +87,7 @@ def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str
     """
     if newest != newest_of(shipped_migrations(engine)):
         return []
-    return [f"table {name} is missing" for name in sorted(tables_of(engine).difference(there))]
+    return [f"table {name} is missing" for name in sorted(list_tables(engine).difference(there))]
 
 
 def newest_of(steps: Sequence[Migration]) -> int:

@@ -40,7 +40,7 @@ class Table:
         """Number of rows that are read and written together."""
         return AT_ONCE_WITH_BYTES if self.has_bytes else AT_ONCE
 
-    def key_of(self, row: Row) -> Row:
+    def get_key(self, row: Row) -> Row:
         """Return the key of a row."""
         return tuple(row[self.columns.index(name)] for name in self.key)
 
@@ -177,7 +177,7 @@ def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
-        after = table.key_of(rows[-1])
+        after = table.get_key(rows[-1])
         yield len(rows)
 
 
@@ -194,11 +194,11 @@ def _compare_table(source: Side, target: Side, table: Table) -> Iterator[int]:
             at = next(item or other for item, other in zip_longest(ours, theirs) if item != other)
             raise StoreCorrupt(
                 f"a row of {table.name} differs between {source.name} and {target.name}",
-                value=[str(part)[:80] for part in table.key_of(at)],
+                value=[str(part)[:80] for part in table.get_key(at)],
                 remedy="the source changed during the copy: drop the target and copy again",
             )
         same += len(ours)
         yield same
         if not ours:
             return
-        after = table.key_of(ours[-1])
+        after = table.get_key(ours[-1])

@@ -12,7 +12,7 @@ from postroom.contracts.outbox import (
     OutboxStatus,
 )
 from postroom.contracts.records import replace
-from postroom.stores.codec import decode_json, encode, kept, told, unreadable
+from postroom.stores.codec import decode_json, encode, escape_nul, unescape_nul, unreadable
 from postroom.stores.sql_transaction import Found, Look, Row, Tables
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class OutboxTables(Tables):
         values = {
             "ids": outbox_ids,
             "claims": _claims(outbox_ids, tokens),
-            "last_error": kept(error),
+            "last_error": escape_nul(error),
             "available_at": self._now() + delay_ms,
             "final": final,
             "may_have_arrived": may_have_arrived,
@@ -359,7 +359,7 @@ def _effect(row: Row) -> OutboxMessage:
             max_attempts=row[9],
             claim_token=row[10],
             lease_until=row[11],
-            last_error=told(row[12]),
+            last_error=unescape_nul(row[12]),
             order_key=row[13],
             may_have_arrived=bool(row[14]),
             steps_done=row[15],

@@ -26,7 +26,7 @@ class StoreIdentity(NamedTuple):
     """The requested projects that were merged into others."""
 
 
-def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
+def read_identity(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
     """Return the identity of a store."""
     parameters = {"slugs": slugs}
     [[row], logs, merged] = sql.ask(
@@ -69,7 +69,7 @@ class Outline:
     """At most 500 open dispatches and dead letters; the least recently changed comes first."""
 
 
-def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
+def read_outline(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
     """Return a description of a database; parts that its schema does not have are empty.
 
     `number` executes a statement and returns the number that the statement selects.

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule
-from postroom.stores.codec import decode_json, encode, kept, told, unreadable
+from postroom.stores.codec import decode_json, encode, escape_nul, unescape_nul, unreadable
 from postroom.stores.sql_transaction import Row, Tables, Values
 
 _NAMES = tuple(field.name for field in fields(Schedule))
@@ -53,7 +53,7 @@ class ScheduleTables(Tables):
 
 def _values(schedule: Schedule) -> Values:
     values = {name: getattr(schedule, name) for name in _NAMES}
-    values |= {"payload": encode(schedule.payload), "last_error": kept(schedule.last_error)}
+    values |= {"payload": encode(schedule.payload), "last_error": escape_nul(schedule.last_error)}
     return values | {"missed": schedule.missed.value, "overlap": schedule.overlap.value}
 
 
@@ -67,7 +67,7 @@ def _schedule(row: Row) -> Schedule:
     try:
         values["payload"] = decode_json(values["payload"], where="payload")
         values["missed"], values["overlap"] = Missed(values["missed"]), Overlap(values["overlap"])
-        values["last_error"] = told(values["last_error"])
+        values["last_error"] = unescape_nul(values["last_error"])
         return Schedule(**values)
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("schedule", row[0], error) from error

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.mail.store import MailStore
-from postroom.stores.outline import Outline, StoreIdentity, identity_of
+from postroom.stores.outline import Outline, StoreIdentity, read_identity
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import SqlStore
 
@@ -70,7 +70,7 @@ class Stores(MailStore):
 
     async def identity(self, slugs: Sequence[str] = ()) -> StoreIdentity:
         """Return the identity of the store, and which of the projects `slugs` it contains."""
-        return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
+        return await self.store.engine.read(lambda sql: read_identity(sql, slugs))
 
     async def identify(self, store_id: str) -> None:
         """Give the store an id, unless it already has one."""

@@ -19,7 +19,7 @@ from postroom.contracts.work import Work
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
-from postroom.web.reading import Page, cut, known_agent, openly, slugs_of, subjects_of
+from postroom.web.reading import Page, cut, known_agent, openly, read_slugs, subjects_of
 from postroom.web.serving import choice, number
 from postroom.web.site import Site
 
@@ -95,7 +95,7 @@ def _inbox_page(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxR
     after = max(top - 1 - BOX, owner.inbox_floor)
     window = reads.inbox_events(owner.id, after=after, limit=BOX)
     entries = [entry for entry in reversed(window) if entry.seq < top and entry.kind != "bcc"]
-    slugs = slugs_of(reads, (entry.message.project_id for entry in entries))
+    slugs = read_slugs(reads, (entry.message.project_id for entry in entries))
     rows = [
         BoxRow(message=entry.message, project_slug=slugs.get(entry.message.project_id), entry=entry)
         for entry in entries
@@ -107,7 +107,7 @@ def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
     """Return the messages that an agent has sent, newest first, without recalled messages."""
     page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
     recipients = reads.recipients([row.id for row in page.rows])
-    slugs = slugs_of(reads, (row.project_id for row in page.rows))
+    slugs = read_slugs(reads, (row.project_id for row in page.rows))
     rows = [
         BoxRow(
             message=row,

@@ -18,7 +18,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.contracts.misfits import misfit
 from postroom.services.login_codes import FORM_TOKEN, Sessions, typed_in
 from postroom.services.people import DraftFile
-from postroom.web.serving import cookies_of
+from postroom.web.serving import read_cookies
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FILES_TYPE: Final = "multipart/form-data"
@@ -83,7 +83,7 @@ async def read_form(
     else:
         raise InvalidArgument("the request is not a form from these pages", remedy=f"send it as {FORM_TYPE}")
     request.state.typed = typed_in(fields)
-    if not visitors.takes_form(cookies_of(request), next(iter(fields.get(FORM_TOKEN, [])), "")):
+    if not visitors.takes_form(read_cookies(request), next(iter(fields.get(FORM_TOKEN, [])), "")):
         raise NotPermitted(
             "the form belongs to another session; nothing was changed",
             remedy="reload the page, and submit its form again",

@@ -16,7 +16,7 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.forms import read_form
-from postroom.web.reading import ShownMessage, bodies_of, how_seen, known_project, slugs_of
+from postroom.web.reading import ShownMessage, how_seen, known_project, read_bodies, read_slugs
 from postroom.web.reading import message as message_of
 from postroom.web.serving import NUMBER, number, see
 from postroom.web.site import Site, WorkingSite
@@ -48,7 +48,7 @@ async def message(site: Site, request: Request) -> Response:
             "thread_slug": _slug_of_thread(tx.mail, project, card),
             "seen": how_seen(tx.mail, card) if is_sent else (),
             "held": held,
-            "texts": bodies_of(tx.mail, project, [card]),
+            "texts": read_bodies(tx.mail, project, [card]),
         }
 
     shown = await site.read(request, look)
@@ -68,7 +68,7 @@ def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> 
         if [found_message.id for found_message in talk.messages(limit=1, after=message.id - 1)] != [
             message.id
         ]:
-            return slugs_of(reads, [message.project_id])[message.project_id]
+            return read_slugs(reads, [message.project_id])[message.project_id]
     return project.slug
 
 

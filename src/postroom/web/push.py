@@ -8,7 +8,7 @@ from postroom.contracts.errors import InvalidArgument, PostroomError
 from postroom.contracts.quoting import sentence
 from postroom.services.statuses import status_of
 from postroom.web.forms import read_form
-from postroom.web.serving import cookies_of, remember_name, remembered_name
+from postroom.web.serving import read_cookies, remember_name, remembered_name
 from postroom.web.site import WorkingSite
 
 
@@ -41,7 +41,7 @@ async def push(site: WorkingSite, request: Request) -> Response:
 
 async def _perform(site: WorkingSite, request: Request) -> tuple[object, str]:
     """Perform a request, and return the result, and the name that the browser must remember."""
-    service, cookies = site.services.push, cookies_of(request)
+    service, cookies = site.services.push, read_cookies(request)
     if request.method == "GET":
         subscription, me = request.query_params.get("subscription", ""), remembered_name(request)
         return await service.state(cookies, subscription, me), ""

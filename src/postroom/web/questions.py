@@ -11,9 +11,17 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomErr
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH
-from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, QuestionKind, person
+from postroom.contracts.questions import (
+    MAX_FIELDS,
+    MAX_TEXT_LENGTH,
+    NOBODY,
+    PAGES,
+    Given,
+    QuestionKind,
+    person,
+)
 from postroom.contracts.runs import AnsweredTicket
-from postroom.mail.waking.open_questions import PAGES
+from postroom.mail.waking.open_questions import ASKED_AGAIN
 from postroom.services.questions import MAX_OPEN
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
@@ -86,8 +94,9 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
         return see(_back(slug, form))
     if form.do == "take_back":
         taken = await asking.take_back(slug, run_id, number)
-        if not taken.is_answer:
-            return site.done(request, _back(slug, form, done="closed"))
+        if taken.decision.by == NOBODY:
+            done = "closed" if taken.decision.decision_id.startswith(f"{ASKED_AGAIN}/") else "late"
+            return site.done(request, _back(slug, form, done=done))
         typed = _typed_again(form, taken)
         if typed is not None:  # on another page, the words would be lost
             return await refused(site, request, slug, typed, None)

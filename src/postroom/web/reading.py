@@ -125,7 +125,7 @@ def shown_as(attachment: Attachment) -> str | None:
     return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
 
-def bodies_of(
+def read_bodies(
     reads: MailReads, project: Project, messages: Sequence[ShownMessage]
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
     """Return the texts of messages, and the addresses of their images and references, keyed by message id."""
@@ -235,7 +235,7 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
     recipients = reads.recipients(ids)
     attachments = reads.attachments(ids)
     shown = {message.id for message in conversation.here(reads, project, list(by_id.values()))}
-    homes = slugs_of(reads, (sender.project_id for sender in senders.values()))
+    homes = read_slugs(reads, (sender.project_id for sender in senders.values()))
     cards = []
     for message in messages:
         sender = senders.get(message.sender_id)
@@ -257,7 +257,7 @@ def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
     return [recipient for recipient in recipients if recipient.kind != "bcc"]
 
 
-def slugs_of(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
+def read_slugs(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
     """Return the slugs of projects, keyed by id. Ignore unknown ids."""
     by_project_id = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
     return {project_id: project.slug for project_id, project in by_project_id.items() if project is not None}

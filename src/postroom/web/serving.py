@@ -110,7 +110,7 @@ def see(address: str) -> Response:
     return RedirectResponse(address, status_code=303)
 
 
-def parts_of(request: Request) -> Sequence[str]:
+def read_parts(request: Request) -> Sequence[str]:
     """Return the parts of a page that an address requests, or no parts for the whole page.
 
     Raises:
@@ -143,7 +143,7 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
         "wanted": (),
         "frame": EMPTY,
     }
-    return page_of(ENVIRONMENT.get_template("error.html").generate(values), status)
+    return build_page(ENVIRONMENT.get_template("error.html").generate(values), status)
 
 
 def failure_values(
@@ -160,7 +160,7 @@ def failure_values(
     }
 
 
-def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
+def build_page(pieces: Iterable[str], status: int, after: int = 0) -> Response:
     """Return a page that browsers must not cache. `after` is its position in the project's log."""
     return Response(
         # Lone surrogates, which only a store in memory can contain, become question marks.
@@ -185,7 +185,7 @@ def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = Non
     return {**_REMEDIES, **(here or {})}.get(code, "")
 
 
-async def zone_of(request: Request) -> tzinfo:
+async def read_zone(request: Request) -> tzinfo:
     """Return the viewer's time zone, which the script states, or UTC if it is missing or unknown."""
     name = request.cookies.get("postroom_zone", "")
     try:
@@ -194,7 +194,7 @@ async def zone_of(request: Request) -> tzinfo:
         return UTC
 
 
-def cookies_of(request: Request) -> str:
+def read_cookies(request: Request) -> str:
     """Return the Cookie header of a request."""
     return "; ".join(request.headers.getlist("cookie"))
 

@@ -33,17 +33,17 @@ from postroom.web.serving import (
     ENVIRONMENT,
     SEAL,
     TOLD,
-    cookies_of,
+    build_page,
     error_page,
     failure_values,
-    page_of,
-    parts_of,
+    read_cookies,
+    read_parts,
+    read_zone,
     remedy_at_pages,
     remembered_name,
     see,
     told_by,
     untold,
-    zone_of,
 )
 
 _LOG = get_logger(__name__)
@@ -137,7 +137,7 @@ class Site:
         if self.services is None:
             return False
         visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
-        return visitors.is_sealed(cookies_of(request), told, seal)
+        return visitors.is_sealed(read_cookies(request), told, seal)
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
         """Read the content and the frame of a page of a project, from one snapshot of the store.
@@ -190,7 +190,7 @@ class Site:
         Raises:
             InvalidArgument: The page has no such part.
         """
-        parts = () if "status" in shown.values else parts_of(request)
+        parts = () if "status" in shown.values else read_parts(request)
         drawn = ENVIRONMENT.get_template(f"{template}.html")
         for name in parts:
             if name != "tabs" and name not in drawn.blocks:
@@ -198,7 +198,7 @@ class Site:
                     f"this page has no part {name[:40]!r}", value=name, remedy="load the whole page"
                 )
         services = self.services
-        token = None if services is None else services.visitors.form_token(cookies_of(request))
+        token = None if services is None else services.visitors.form_token(read_cookies(request))
         filled = {
             "q": "",
             **shown.values,
@@ -206,7 +206,7 @@ class Site:
             "project": shown.project,
             "frame": shown.frame,
             "now": shown.now,
-            "zone": await zone_of(request),
+            "zone": await read_zone(request),
             "works": services is not None,
             "form_token": token or "",
             "me": remembered_name(request),
@@ -218,7 +218,7 @@ class Site:
             pieces.append(piece)
             if len(pieces) % TURN == 0:
                 await asyncio.sleep(0)
-        page = page_of(pieces, status, shown.frame.after)
+        page = build_page(pieces, status, shown.frame.after)
         if services is not None and questions:
             numbers = [(question.run_id, question.number) for question in questions]
             page.background = BackgroundTask(services.questions.note_shown, numbers, "on the pages")
@@ -264,7 +264,7 @@ class WorkingSite(Site):
     def done(self, request: Request, address: str) -> Response:
         """Redirect a browser to a page that reports the action, with a seal against forged reports."""
         address, mark, place = address.partition("#")
-        seal = self.services.visitors.seal(cookies_of(request), told_by(address))
+        seal = self.services.visitors.seal(read_cookies(request), told_by(address))
         return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")
 
     async def project(self, request: Request) -> Project:

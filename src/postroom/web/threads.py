@@ -20,10 +20,10 @@ from postroom.web.reading import (
     OFFERED,
     Page,
     ShownMessage,
-    bodies_of,
     cut,
     how_seen,
     offered_names,
+    read_bodies,
     shown_messages,
     thread_rows,
 )
@@ -146,7 +146,7 @@ async def thread(site: Site, request: Request) -> Response:
                 # Find the last message of the thread, to which an answer below it replies.
                 "answers": standing[-1] if standing and page.next is None else None,
             },
-            "texts": bodies_of(reads, project, rows),
+            "texts": read_bodies(reads, project, rows),
             "seen": next((how_seen(reads, row) for row in rows if row.message.id == sent), ()),
             "people": [] if services is None else services.messages.people(reads),
         }

@@ -18,7 +18,7 @@ from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import MIN_SPAN, PRESETS, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, picture, took
 from postroom.web.timeline_rows import ROWS, listed, upright
-from postroom.web.timeline_span import DEFAULT, LENGTHS, MIN_ZOOM, ends_by, longest_of, span_of
+from postroom.web.timeline_span import DEFAULT, LENGTHS, MIN_ZOOM, ends_by, find_longest_span, read_span
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
 """The kinds of marks that can be shown alone, each with the part of the picture that contains them."""
@@ -196,7 +196,7 @@ def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tup
         opened=",".join(item for item in FOLDINGS if item in query.get("open", "").split(",")),
         chosen=query.get("sel", "")[:MAX_NAME_LENGTH],
     )
-    length, span, last = span_of(reads, request, project, now)
+    length, span, last = read_span(reads, request, project, now)
     view = replace(view, length=length, span=span, last=last)
     seen = window(reads, project, span, agent=view.agent, thread_id=view.thread)
-    return seen, replace(view, longest=longest_of(reads, project, now))
+    return seen, replace(view, longest=find_longest_span(reads, project, now))

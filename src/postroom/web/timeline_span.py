@@ -25,7 +25,7 @@ _MARGIN: Final = 50
 """The divisor of a picture's length that gives the margin on each side, if it shows all events."""
 
 
-def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
+def read_span(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
     """Return the name of the span in an address, the span, and the time of its last event.
 
     The name is "" for a fixed span. After the last event, the span has only a margin.
@@ -83,7 +83,7 @@ def _last(reads: MailReads, project: Project, there: Span) -> Span:
     return Span(begin=min([*began, there.end - MINUTE]), end=there.end)
 
 
-def longest_of(reads: MailReads, project: Project, now: int) -> int:
+def find_longest_span(reads: MailReads, project: Project, now: int) -> int:
     """Return the maximum length of a span: the longest preset, or the whole project if it is longer."""
     first = reads.begin_of(project.id)
     age = now - min(project.created_at, now if first is None else first)

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from filelock import FileLock, Timeout
 
 from postroom.app import places
-from postroom.app.clients.files import remedy_of
+from postroom.app.clients.files import choose_remedy
 from postroom.contracts.errors import ConfigError, VersionConflict
 
 STDIO_KEYS: Final = frozenset({"command", "args", "env", "environment", "cwd"})
@@ -185,7 +185,7 @@ class Records:
         except OSError as error:
             raise ConfigError(
                 f"the folder {self._lock.parent} is not writable: {error}",
-                remedy=remedy_of(error, self._lock),
+                remedy=choose_remedy(error, self._lock),
             ) from error
         try:
             self.load()
@@ -230,7 +230,7 @@ class Records:
             raise ConfigError(
                 f"the file {self._file} cannot be written: {error}",
                 value=str(self._file),
-                remedy=remedy_of(error, self._file),
+                remedy=choose_remedy(error, self._file),
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:

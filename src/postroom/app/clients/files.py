@@ -87,7 +87,7 @@ def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
-def remedy_of(error: OSError, path: Path) -> str:
+def choose_remedy(error: OSError, path: Path) -> str:
     """Return the remedy for an error of the system when a file is written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
@@ -156,7 +156,7 @@ class Draft:
         remove_folders(self.made)
 
 
-def drafted(found: Found, text: str) -> Draft:
+def write_draft(found: Found, text: str) -> Draft:
     """Write a text next to a file, sync it to the disk, and create missing folders.
 
     Only one process at a time may call this function, because it removes all other drafts as left over by
@@ -198,7 +198,7 @@ def replace(found: Found, text: str) -> None:
         VersionConflict: Another process has changed the file since it was read.
         ClientFileRefused: The text could not be written. The file is unchanged.
     """
-    draft = drafted(found, text)
+    draft = write_draft(found, text)
     try:
         draft.put()
     except BaseException:
@@ -265,7 +265,7 @@ def _describe(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(path, f"system error: {error}", remedy_of(error, path)) from error
+        raise refused(path, f"system error: {error}", choose_remedy(error, path)) from error
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:

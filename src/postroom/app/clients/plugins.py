@@ -127,7 +127,7 @@ def _holds_list(said: str) -> bool:
     return False
 
 
-def make_known(client: Client, target: SetupScope) -> str:
+def load_marketplace(client: Client, target: SetupScope) -> str:
     """Make the client load the marketplace now, so that its first session has the plugin.
 
     The marketplace is declared in a temporary folder, because the client would otherwise rewrite the settings

@@ -131,7 +131,7 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     return [to_do for to_do in to_dos if to_do is not None]
 
 
-def release_of(client: Client, target: SetupScope) -> Release | None:
+def find_release(client: Client, target: SetupScope) -> Release | None:
     """Return the installed release of a client, or None if the program is missing or was never tested."""
     made, program = client.asks, _program(client, target)
     if made is None or program is None:

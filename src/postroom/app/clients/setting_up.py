@@ -418,7 +418,7 @@ def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft])
     try:
         if backup is not None:
             files.back_up(change.found, backup)
-        drafts.append(files.drafted(change.found, change.after))
+        drafts.append(files.write_draft(change.found, change.after))
     except PostroomError:
         files.remove_same([backup] if backup else [], change.found.content)
         records.put(change.found.path, change.before_record)

@@ -16,7 +16,7 @@ from postroom.app.clients.config_paths import (
     servers_file,
     switch,
 )
-from postroom.app.clients.readiness import Release, release_of, to_do
+from postroom.app.clients.readiness import Release, find_release, to_do
 from postroom.app.clients.table import Client, Extra, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
@@ -91,10 +91,10 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
         client=client.name,
         state=state,
         way=_way(fields),
-        tools=None if fields is None else tools_of(fields),
+        tools=None if fields is None else read_tools(fields),
         hooks=hooks,
         extras=extras_in_place(client, target, records),
-        release=release_of(client, target),
+        release=find_release(client, target),
         findings=tuple(findings),
     )
 
@@ -120,7 +120,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
     return any(client.name in records.get(path).clients for path in paths)
 
 
-def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
+def find_entry(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
     """Return postroom's entry in a client's file, or None if there is none.
 
     Raises:
@@ -142,14 +142,14 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
     raise files.refused(file.path, f"`{'.'.join(path)}` is not a server entry")
 
 
-def address_of(entry: Mapping[str, object]) -> str:
+def read_url(entry: Mapping[str, object]) -> str:
     """Return the URL of an entry, or "" for an entry that starts a command."""
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
-def tools_of(entry: Mapping[str, object]) -> Tools | None:
+def read_tools(entry: Mapping[str, object]) -> Tools | None:
     """Return the set of tools that an entry selects, or None if the entry leaves the choice to the server."""
-    words = [address_of(entry).rpartition("/")[2]]
+    words = [read_url(entry).rpartition("/")[2]]
     for value in (entry.get("command"), entry.get("args")):
         words += value if isinstance(value, list) else []
     return next((tools for tools in get_args(Tools) if tools in words), None)
@@ -157,7 +157,7 @@ def tools_of(entry: Mapping[str, object]) -> Tools | None:
 
 def _tools_option(entry: Mapping[str, object] | None) -> str:
     """Return the option for `setup` that keeps the set of tools of an entry."""
-    return " --tools full" if entry is not None and tools_of(entry) == "full" else ""
+    return " --tools full" if entry is not None and read_tools(entry) == "full" else ""
 
 
 def _way(found: Mapping[str, object] | None) -> Way | None:
@@ -178,7 +178,7 @@ class _Look:
         """Return postroom's entry, and the findings about it."""
         file = servers_file(self.client, self.target)
         try:
-            entry = entry_of(self.client, file)
+            entry = find_entry(self.client, file)
         except ClientFileRefused as error:
             return None, [self._unreadable(file.path, error)]
         if entry is None:
@@ -196,7 +196,7 @@ class _Look:
             return entry, [self._finding("duplicate", file.path, detail, _tools_option(entry))]
         if self._fits(entry, address):
             return entry, []
-        named = address_of(entry)
+        named = read_url(entry)
         if named and self._fits(entry, named):
             detail = f"the entry {NAME} points to {named}, but the server is at {address}"
             return entry, [self._finding("old_address", file.path, detail, f"{_tools_option(entry)} --http")]

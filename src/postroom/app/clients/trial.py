@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from postroom.app import places
 from postroom.app.clients.config_paths import ConfigFile
-from postroom.app.clients.status import address_of, entry_of
+from postroom.app.clients.status import find_entry, read_url
 from postroom.app.clients.table import TOKEN_NAME, Client
 from postroom.app.tokens import redact
 from postroom.contracts.client_programs import NAME
@@ -42,10 +42,10 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
     Raises:
         ClientFileRefused: The client's file cannot be read.
     """
-    entry = entry_of(client, file)
+    entry = find_entry(client, file)
     if entry is None:
         return Trial(state="failed", detail=f"{file.path} has no entry {NAME}")
-    if address_of(entry) and not environment.get(TOKEN_NAME):
+    if read_url(entry) and not environment.get(TOKEN_NAME):
         token_file = places.token_file(places.data_dir(environment))
         token_note = (
             "the client asks the person for the token"
@@ -60,7 +60,7 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
     try:
         return asyncio.run(_try_call(client, entry, environment))
     except Exception as error:  # any error of the library is a result of the trial
-        token = f"check that {TOKEN_NAME} contains the server's token, and " if address_of(entry) else ""
+        token = f"check that {TOKEN_NAME} contains the server's token, and " if read_url(entry) else ""
         return Trial(state="failed", detail=_failure_text(error), remedy=f"{token}run `postroom doctor`")
 
 
@@ -86,7 +86,7 @@ async def _try_call(client: Client, entry: Mapping[str, object], environment: Ma
 async def _connect(
     client: Client, entry: Mapping[str, object], environment: Mapping[str, str]
 ) -> AsyncIterator[McpClient]:
-    address = address_of(entry)
+    address = read_url(entry)
     async with AsyncExitStack() as stack:
         if address:
             headers = _headers(client, entry, environment)

@@ -128,7 +128,7 @@ class Turn:
         """Return all details of a call that are known after this update."""
         id = call.get("toolCallId")
         known_call = self._calls.get(id, {}) if isinstance(id, str) else {}
-        new = {name: _bound_detail(value) for name, value in told_of(call).items()}
+        new = {name: _bound_detail(value) for name, value in describe_call(call).items()}
         return {**known_call, **new}
 
     async def _call(self, update: Mapping[str, Any]) -> None:
@@ -220,7 +220,7 @@ class Permission:
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
 
 
-def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
+def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the agent describes a call, without the fields that identify the turn.
 
     The fields are removed only if one of them contains the id of the call, because then the agent wrote the
@@ -237,7 +237,7 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
     return by_name
 
 
-def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
+def parse_permission(call: Mapping[str, Any], options: object) -> Permission | None:
     """Parse a permission request; return None if it violates the protocol."""
     if not isinstance(options, list) or not all(isinstance(option, dict) for option in options):
         return None
@@ -459,7 +459,7 @@ class Conversation:
         if self._over.is_set():
             return
         try:
-            for item in self._peer.heard(chunk):
+            for item in self._peer.process_chunk(chunk):
                 await self._handle(item)
                 if self._over.is_set():
                     return
@@ -605,7 +605,7 @@ class Conversation:
     async def _permission(self, said: Asked) -> None:
         call, wanted = table_in(said.params, "toolCall"), None
         if call and self._is_ours(said.params):
-            wanted = permission_of(self.turn.details(call), said.params.get("options"))
+            wanted = parse_permission(self.turn.details(call), said.params.get("options"))
         if wanted is None:
             why = "the request lacks a session of this server, a tool call, or an option that allows the call"
             self._peer.refuse(said.id, INVALID_PARAMS, why)

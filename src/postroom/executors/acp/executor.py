@@ -34,7 +34,7 @@ from postroom.executors.processes.executor import (
 )
 from postroom.executors.processes.output import ERRORS_KEPT, Tail
 from postroom.executors.processes.process_runner import Launch, ProcessRunner, Program, ProgramEnd, Work
-from postroom.executors.requests import prompt_of
+from postroom.executors.requests import build_prompt
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
@@ -164,7 +164,7 @@ class AcpExecutor(ProgramExecutor):
             runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
         )
 
-    async def _attempted(self, work: Work) -> Outcome | None:
+    async def _attempt(self, work: Work) -> Outcome | None:
         runner = work.runner
         client = CLIENTS[runner.recipe]
         program = Program(self.process_runner, work, client.variables)
@@ -172,7 +172,7 @@ class AcpExecutor(ProgramExecutor):
             await program.connect(client)
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
-        prompt = prompt_of(work.activation)
+        prompt = build_prompt(work.activation)
         # The earlier prompts of a resumed run, which an agent with a new session does not know.
         if work.activation.continue_run_id is None:
             asked_before = []
@@ -191,7 +191,7 @@ class AcpExecutor(ProgramExecutor):
         brief = Brief(acp=client.acp, prompt=prompt, anew=anew, former=former)
         talk = Conversation(self.process_runner, work, brief, decisions, used)
         launch = Launch(
-            words=tuple(self.words_of(runner)),
+            words=tuple(self.build_command(runner)),
             cwd=runner.cwd,
             environment=program.environment,
             stdin=None,
@@ -216,17 +216,17 @@ class AcpExecutor(ProgramExecutor):
             of_run = None if work.runner.resume else work.active.identity.run_id
             await self._sessions(work).keep(finished.talk.session, of_run=of_run)
 
-    def words_of(self, runner: Runner) -> Sequence[str]:
+    def build_command(self, runner: Runner) -> Sequence[str]:
         """Return the command of the runner or, if it has none, of its recipe."""
         return runner.argv or CLIENTS[runner.recipe].acp.command
 
-    def client_of(self, runner: Runner) -> ClientProgram | None:
+    def find_client(self, runner: Runner) -> ClientProgram | None:
         """Return the client that a runner starts, or the program that speaks the protocol for it."""
         client = CLIENTS[runner.recipe]
         return client.acp.program or client.program
 
     def _sessions(self, work: Work) -> Sessions:
-        command = "\0".join(self.words_of(work.runner))
+        command = "\0".join(self.build_command(work.runner))
         return Sessions(
             control=work.control,
             thread_id=work.active.identity.thread_id,

@@ -92,7 +92,7 @@ class _Steering(Steering):
         self._say({"type": "user", "uuid": name, "message": content})
         return name
 
-    def heard(self, line: Mapping[str, Any]) -> str | None:
+    def process_line(self, line: Mapping[str, Any]) -> str | None:
         """Process a line of output.
 
         After the result of a turn, the program reads only messages that were sent before the result.

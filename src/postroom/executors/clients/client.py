@@ -128,7 +128,7 @@ class Steering(ABC):
         """
 
     @abstractmethod
-    def heard(self, line: Mapping[str, Any]) -> str | None:
+    def process_line(self, line: Mapping[str, Any]) -> str | None:
         """Process a line of output; if it reports that a message was read, return the message's name."""
 
 

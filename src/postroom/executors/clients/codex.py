@@ -145,7 +145,7 @@ class _Steering(Steering):
             return None
         return self._tell("turn/steer", text, expectedTurnId=self._turn)
 
-    def heard(self, line: Mapping[str, Any]) -> str | None:
+    def process_line(self, line: Mapping[str, Any]) -> str | None:
         """Process a line, which is an answer, a request, or an event of the turn."""
         try:
             message = self._peer.read(line)

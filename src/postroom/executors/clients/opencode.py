@@ -103,7 +103,7 @@ class _Steering(Steering):
         self._say({"session": self._said.session, "name": name, "text": text})
         return name
 
-    def heard(self, line: Mapping[str, Any]) -> str | None:
+    def process_line(self, line: Mapping[str, Any]) -> str | None:
         """Process a line of output; the program accepts messages until it ends."""
         return text_in(line, "name") if line.get("type") == "postroom.taken" else None
 

@@ -35,7 +35,7 @@ from postroom.executors.processes.executor import (
 )
 from postroom.executors.processes.output import ERRORS_KEPT, CommandLimits, Stream, Tail
 from postroom.executors.processes.process_runner import Launch, ProcessRunner, Program, ProgramEnd, Talk, Work
-from postroom.executors.requests import prompt_of
+from postroom.executors.requests import build_prompt
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -90,7 +90,7 @@ class Outcome:
             raise failing.exited(ended.code)
         if output.error is not None:
             raise failing.by(CommandFailed, f"reported that it failed{failing.words}")
-        if self.reading.kinds_not_known() is not None:
+        if self.reading.list_unknown_types() is not None:
             raise failing.by(CommandFailed, f"wrote an unknown format{failing.words}")
         if output.must_end and not output.is_ended:
             raise failing.by(CommandFailed, f"ended before its turn was complete{failing.words}")
@@ -104,10 +104,10 @@ class Outcome:
         client, output = CLIENTS[self.runner.recipe], self.reading.said
         words = "\n".join((output.error or "", self.errors.plain(), self.reading.raw.plain()))
         expected = client.expects_steered if self.runner.is_steered else client.expects
-        return LastWords(words=words, expected=expected, found=self.reading.kinds_not_known() or "")
+        return LastWords(words=words, expected=expected, found=self.reading.list_unknown_types() or "")
 
 
-def words_of(
+def build_command(
     runner: Runner, *, prompt: str, prompt_file: Path, session: str | None, connecting: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the command with the arguments for the connection, the session to resume and the prompt.
@@ -191,7 +191,7 @@ class CommandExecutor(ProgramExecutor):
             access_of=access_of,
         )
 
-    async def _attempted(self, work: Work) -> Outcome | None:
+    async def _attempt(self, work: Work) -> Outcome | None:
         """Run the program; if it does not know the session to resume, run it again without a session."""
         session = await _sessions(work).former() if work.runner.resume else None
         if session is not None:
@@ -210,8 +210,8 @@ class CommandExecutor(ProgramExecutor):
         runner, process_runner, client = work.runner, self.process_runner, CLIENTS[work.runner.recipe]
         program = Program(process_runner, work, client.variables)
         connecting = (await program.connect(client)).words
-        prompt = prompt_of(work.activation)
-        words = words_of(
+        prompt = build_prompt(work.activation)
+        words = build_command(
             runner,
             prompt=prompt,
             prompt_file=work.folder.path / _PROMPT,
@@ -265,11 +265,11 @@ class CommandExecutor(ProgramExecutor):
         if work.runner.resume and finished.ended.stopped is None:
             await _sessions(work).keep(finished.reading.said.session)
 
-    def words_of(self, runner: Runner) -> Sequence[str]:
+    def build_command(self, runner: Runner) -> Sequence[str]:
         """Return the command of the runner or, if it has none, of its recipe."""
         return runner.argv or CLIENTS[runner.recipe].command
 
-    def client_of(self, runner: Runner) -> ClientProgram | None:
+    def find_client(self, runner: Runner) -> ClientProgram | None:
         """Return the client that a runner starts, for advice on failures."""
         return CLIENTS[runner.recipe].program
 

@@ -58,7 +58,7 @@ class Reading:
             return self._text.text()
         return self.raw.text()
 
-    def kinds_not_known(self) -> str | None:
+    def list_unknown_types(self) -> str | None:
         """Return the types of the lines if all types are unknown, or None otherwise."""
         is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
         return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)

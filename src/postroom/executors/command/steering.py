@@ -149,7 +149,7 @@ class SteeredTalk:
             self._writer.write(json.dumps(line).encode() + b"\n")
 
     def _on_message(self, line: Mapping[str, Any]) -> None:
-        name = self._steering.heard(line)
+        name = self._steering.process_line(line)
         message_id = self._told.pop(name, None) if name is not None else None
         if message_id is not None:
             self._taken.append(message_id)

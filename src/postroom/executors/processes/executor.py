@@ -35,7 +35,13 @@ from postroom.contracts.errors import (
     RunnerNotFound,
     StaleClaim,
 )
-from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor, identity_of
+from postroom.contracts.executor import (
+    AccessOf,
+    AgentRunResult,
+    RunAccess,
+    RunDispatchExecutor,
+    build_identity,
+)
 from postroom.contracts.messages import Boundary, Json
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.records import replace
@@ -51,8 +57,8 @@ from postroom.executors.processes.process_runner import (
     ProgramEnd,
     Work,
     child_environment,
-    masked,
-    program_of,
+    find_program,
+    mask_secrets,
     secrets_in,
 )
 from postroom.executors.requests import file_room
@@ -175,7 +181,7 @@ class LastWords:
     """A description of the output, if it does not have the expected format."""
 
 
-def advised(
+def add_advice(
     error: CommandError,
     client: ClientProgram,
     runner: Runner,
@@ -290,12 +296,12 @@ class Failing:
         """Return the program's own message, or its first output that is not empty, without secrets."""
         secrets = secrets_in(self.environment)
         if said:
-            shown = masked(without_escapes(said), secrets)
+            shown = mask_secrets(without_escapes(said), secrets)
         else:
             tail = next((tail for tail in tails if tail.plain().strip()), tails[-1])
             whole = tail.plain()
             is_cut = tail.is_cut or len(whole) > ERRORS_KEPT
-            shown = masked(whole[-ERRORS_KEPT:], secrets, is_cut=is_cut)
+            shown = mask_secrets(whole[-ERRORS_KEPT:], secrets, is_cut=is_cut)
         shown = shown.strip()
         cut = "…" if len(shown) > ERRORS_SHOWN else ""
         return f": {cut}{shown[-ERRORS_SHOWN:]}" if shown else ""
@@ -402,7 +408,7 @@ class ProgramExecutor(RunDispatchExecutor):
         self.process_runner = process_runner
 
     @abstractmethod
-    async def _attempted(self, work: Work) -> Finished | None:
+    async def _attempt(self, work: Work) -> Finished | None:
         """Run the program to its end; return None if it was asked to end before it started.
 
         Do not cancel this call: end the program through `stop` of the active run.
@@ -413,11 +419,11 @@ class ProgramExecutor(RunDispatchExecutor):
         """Store data for the thread's next run, if the program has not failed."""
 
     @abstractmethod
-    def words_of(self, runner: Runner) -> Sequence[str]:
+    def build_command(self, runner: Runner) -> Sequence[str]:
         """Return the command of a runner, without arguments that depend on a run."""
 
     @abstractmethod
-    def client_of(self, runner: Runner) -> ClientProgram | None:
+    def find_client(self, runner: Runner) -> ClientProgram | None:
         """Return the client that a runner starts, or None if it is unknown; advice on failures names it."""
 
     @property
@@ -444,7 +450,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 "this executor needs a thread store and a coordinator to execute a run",
                 value=activation.run_id,
             )
-        active = ActiveRun(identity_of(activation))
+        active = ActiveRun(build_identity(activation))
         await self._runs.enter(active)
         try:
             identity = active.identity
@@ -466,7 +472,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 raise InvalidRunner(what, value=kind)
             activation = await _add_received_messages(activation, control)
             async with (
-                self.process_runner.folder_of(identity.run_id) as folder,
+                self.process_runner.open_run_folder(identity.run_id) as folder,
                 file_room(activation, control.files, folder.path / "files") as room,
                 self._access_of(activation) as access,
             ):
@@ -518,14 +524,14 @@ class ProgramExecutor(RunDispatchExecutor):
                 return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
             result = finished.result(work.activation)
         except CommandError as error:
-            client = self.client_of(work.runner)
+            client = self.find_client(work.runner)
             if client is None:
                 raise
             environment = child_environment(work.runner, self.process_runner.server, {}, {})
-            command = self.words_of(work.runner)[0]
+            command = self.build_command(work.runner)[0]
             last_words = finished.last_words() if finished else LastWords()
             raise await asyncio.to_thread(
-                advised, error, client, work.runner, command, environment, last_words
+                add_advice, error, client, work.runner, command, environment, last_words
             ) from error
         await self._keep(work, finished)
         return result
@@ -556,7 +562,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     async def _begun(self, work: Work) -> Ended:
         try:
-            return await self._attempted(work)
+            return await self._attempt(work)
         except PostroomError as error:
             return error
 
@@ -579,13 +585,13 @@ class ProgramExecutor(RunDispatchExecutor):
         active = self._runs.find(id)
         return active is not None and active.wake()
 
-    def program_of(self, runner: Runner) -> str:
+    def find_program(self, runner: Runner) -> str:
         """Return the file that a runner would start, without starting it. This call blocks.
 
         Raises:
             CommandNotStarted: The program could not be started.
         """
-        return program_of(self.words_of(runner)[0], runner, self.process_runner.server)
+        return find_program(self.build_command(runner)[0], runner, self.process_runner.server)
 
     async def close(self) -> None:
         """End every program, and wait until none is left; a repeated call has no effect."""

@@ -3,7 +3,7 @@
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
-`started` and `Launcher` start a program through its shim; `program_of` checks whether a program could be
+`started` and `Launcher` start a program through its shim; `find_program` checks whether a program could be
 started. All functions of this module block, so call them outside the event loop.
 """
 
@@ -94,7 +94,7 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(secrets, key=len, reverse=True))
 
 
-def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
+def mask_secrets(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     """Return the text with all secrets masked.
 
     With `is_cut`, the text may begin within a secret, because its beginning was cut off. If the program was
@@ -376,7 +376,7 @@ def private_files() -> Iterator[None]:
         ) from error
 
 
-def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
+def find_program(program: str, runner: Runner, server: Mapping[str, str]) -> str:
     """Return the file that would be started for a program, found on the program's own PATH.
 
     Raises:
@@ -494,7 +494,7 @@ class ProcessRunner:
             control.say(f"hold {self.until:.3f}")
 
     @asynccontextmanager
-    async def folder_of(self, run_id: str) -> "AsyncIterator[RunFolder]":
+    async def open_run_folder(self, run_id: str) -> "AsyncIterator[RunFolder]":
         """Create the private folder of a run for one execution at a time; remove it when the context ends.
 
         Raises:
@@ -515,7 +515,7 @@ class ProcessRunner:
         finally:
             await in_thread(folder.release)
 
-    def remove_left(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove the folders of an earlier server's runs; call this before the first run."""
         for path in self.folder.glob(f"*{_FOLDER}"):
             if not is_locked(path):

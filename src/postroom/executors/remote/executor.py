@@ -44,13 +44,13 @@ from postroom.contracts.errors import (
     ThreadAlreadyRunning,
     WrongSignature,
 )
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, identity_of
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, build_identity
 from postroom.contracts.messages import storable
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runners import HttpRunner, Runners
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
-from postroom.contracts.signing import Proof, proof_of, signed
-from postroom.executors.requests import prompt_of, without_files
+from postroom.contracts.signing import Proof, signed, verify_signature
+from postroom.executors.requests import build_prompt, without_files
 from postroom.extras import install_command
 from postroom.log import get_logger
 from postroom.ports import RunEffects
@@ -112,7 +112,7 @@ def cancel_body(identity: RunIdentity) -> bytes:
     return msgspec.json.encode({"kind": "cancel", "dispatch": identity.dispatch_id, "run": identity.run_id})
 
 
-def result_of(body: bytes, dispatch_id: str) -> Result:
+def parse_result(body: bytes, dispatch_id: str) -> Result:
     """Parse a request body as a result.
 
     Raises:
@@ -339,15 +339,15 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             MissingExtra: The HTTP client is not installed.
             RemoteError: The other server failed; `retryable` states whether a retry can help.
         """
-        identity = identity_of(activation)
+        identity = build_identity(activation)
         dispatch_id = identity.dispatch_id
         if dispatch_id is None:
             raise InvalidActivation("a run on another server needs a dispatch")
         await asyncio.to_thread(check_installed)  # the first call loads the library, which takes some time
-        runner = await self._runner_of(identity.agent_id)
+        runner = await self._require_runner(identity.agent_id)
         base = runner.callback(self._address())
         activation = await without_files(activation)
-        body = run_body(identity, runner, prompt_of(activation), base=base)
+        body = run_body(identity, runner, build_prompt(activation), base=base)
         execution = _Execution(identity, dispatch_id, await self._secret_of(runner))
         thread_id = execution.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
@@ -387,7 +387,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             if not (execution.is_used and execution.senders):
                 self._forget(execution)
 
-    async def _runner_of(self, agent_id: str) -> HttpRunner:
+    async def _require_runner(self, agent_id: str) -> HttpRunner:
         runner = await self._runners.runner_of(agent_id)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
@@ -424,7 +424,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 runner.url, body, secret=execution.secret, key=execution.dispatch_id
             )
             if response is not None:
-                return result_of(response, execution.dispatch_id)
+                return parse_result(response, execution.dispatch_id)
             return (
                 None
                 if runner.callback(self._address())
@@ -467,11 +467,11 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         secret = execution.secret if execution is not None else await self._secret_for(dispatch_id)
         proof = Proof.WRONG
         if secret is not None:
-            proof = proof_of(secret, headers, body, now=self._clock.now())
+            proof = verify_signature(secret, headers, body, now=self._clock.now())
         if proof is not Proof.GOOD:
             what = "is too old" if proof is Proof.TOO_OLD else "is missing or wrong"
             raise WrongSignature(f"the signature {what}")
-        result = result_of(body, dispatch_id)
+        result = parse_result(body, dispatch_id)
         execution = self._by_dispatch.get(dispatch_id)
         if execution is not None:
             # Pass a result to its run, and wait within a time limit until the end of the run is stored.
@@ -494,7 +494,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         if agent_id is None:
             return None
         try:
-            return await self._secret_of(await self._runner_of(agent_id))
+            return await self._secret_of(await self._require_runner(agent_id))
         except (AgentNotFound, InvalidRunner, RunnerNotFound):
             return None
         except RunnerSecretMissing as error:

@@ -38,7 +38,7 @@ def plug_ins() -> dict[str, EntryPoint]:
     }
 
 
-def adapter_of(platform: Platform) -> "type[BasePlatformAdapter]":
+def load_adapter_class(platform: Platform) -> "type[BasePlatformAdapter]":
     """Load and return the adapter class of a platform.
 
     Raises:

@@ -96,7 +96,7 @@ SESSION: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}")
 _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
 
 
-def response_id_of(chat_id: str, message_id: str) -> str:
+def encode_response_id(chat_id: str, message_id: str) -> str:
     """Return the response id of a message. The id encodes the message, so no table of ids is needed."""
     names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
     data = "\0".join(names).encode()
@@ -115,7 +115,9 @@ def read_response_id(response_id: str) -> tuple[str, str] | None:
     message_id, _, chat_id = names.partition("\0")
     chat_id = chat_id or own_session(message_id)
     is_one = KEY.fullmatch(message_id) and SESSION.fullmatch(chat_id)
-    return (chat_id, message_id) if is_one and response_id_of(chat_id, message_id) == response_id else None
+    return (
+        (chat_id, message_id) if is_one and encode_response_id(chat_id, message_id) == response_id else None
+    )
 
 
 def own_session(key: str) -> str:
@@ -304,7 +306,7 @@ def _image(told: Json, where: str, limit: int) -> Attachment:
         raise wrong("an image must be sent as a data: URL, because the server downloads nothing", where)
     if len(url) > limit * 4 // 3 + 64:
         raise wrong(f"an image exceeds {limit} bytes", where, "image_too_large")
-    content, mime = decoded(url) if _IMAGE.fullmatch(url) else (None, None)
+    content, mime = decode_data_url(url) if _IMAGE.fullmatch(url) else (None, None)
     if content is None or len(content) > limit:
         raise wrong(f"an image must be PNG, JPEG, GIF or WebP in base64, of at most {limit} bytes", where)
     return Attachment(kind=MessageType.PHOTO, ref=url, mime=mime, size=len(content))
@@ -320,7 +322,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
         )
     if len(url) > limit * 4 // 3 + 200:
         raise wrong(f"a file exceeds {limit} bytes", where, "file_too_large")
-    content, mime = decoded(url)
+    content, mime = decode_data_url(url)
     if content is None or len(content) > limit:
         raise wrong(f"a file must be in base64, of at most {limit} bytes", where)
     name = fields.get("filename") if isinstance(fields, Mapping) else None
@@ -328,7 +330,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
     return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))
 
 
-def decoded(ref: str) -> tuple[bytes | None, str | None]:
+def decode_data_url(ref: str) -> tuple[bytes | None, str | None]:
     """Return the bytes and the type of a data URL, or None for both if the text is not a data URL."""
     match = _FILE.fullmatch(ref)
     if match is None:
@@ -585,7 +587,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
         previous=previous,
         store=store,
         background=background,
-        shown=echoed(data),
+        shown=pick_echoed_fields(data),
     )
 
 
@@ -738,7 +740,7 @@ _ECHOED: Final = (
 )
 
 
-def echoed(data: Mapping[str, Json]) -> dict[str, Json]:
+def pick_echoed_fields(data: Mapping[str, Json]) -> dict[str, Json]:
     """Return the request fields that the response echoes."""
     return {name: data[name] for name in _ECHOED if data.get(name) is not None}
 
@@ -780,7 +782,7 @@ _FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
 _KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 
 
-def failure_of(error: str, code: str | None = None) -> Refused:
+def build_failure(error: str, code: str | None = None) -> Refused:
     """Return the error response for a request whose run failed, or that got no run."""
     kind = _KINDS.get(code or "", errors.PostroomError)
     status, text = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
@@ -791,7 +793,7 @@ def failure_of(error: str, code: str | None = None) -> Refused:
     return refused
 
 
-def model_named(model: str, created: int) -> dict[str, Any]:
+def describe_model(model: str, created: int) -> dict[str, Any]:
     """Return the description of the only model."""
     return {"id": model, "object": "model", "created": created, "owned_by": "postroom"}
 
@@ -828,7 +830,7 @@ class Answer:
             is_cut=bool(details.get("is_cut")),
             calls=calls,
             usage=(read, written),
-            failure=None if error is None else failure_of(error, details.get("code")),
+            failure=None if error is None else build_failure(error, details.get("code")),
             reasoning=details.get("reasoning", ""),
         )
 
@@ -917,7 +919,7 @@ class ResponseShape:
     model: str
     created: int
     asked: Mapping[str, Json] = field(default_factory=dict)
-    """The request fields that the response echoes. See `echoed`."""
+    """The request fields that the response echoes. See `pick_echoed_fields`."""
 
     @property
     def is_background(self) -> bool:
@@ -1116,7 +1118,7 @@ class Exchange:
         if self._parts and grows_from(self._parts[-1][1], text):
             self._parts.pop()
         self._parts.append((part_id, text))
-        self._told(final, details)
+        self._record_details(final, details)
 
     def replace(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
         """Replace the text of a part."""
@@ -1124,7 +1126,7 @@ class Exchange:
             self._parts = [
                 (known_value, text if known_value == part_id else old) for known_value, old in self._parts
             ]
-            self._told(final, details)
+            self._record_details(final, details)
 
     def ask(self, text: str) -> None:
         """Show a question after the text so far. The answer begins after the question."""
@@ -1134,7 +1136,7 @@ class Exchange:
             self._parts.pop()
         self.asked = _BETWEEN.join(filter(None, (self.asked, self.text, text)))
         self._parts.clear()
-        self._told(False, _NOTHING)
+        self._record_details(False, _NOTHING)
 
     @property
     def so_far(self) -> str:
@@ -1154,7 +1156,7 @@ class Exchange:
             for wait in self.waits:
                 wait.wake()
 
-    def _told(self, final: bool, details: Mapping[str, Any]) -> None:
+    def _record_details(self, final: bool, details: Mapping[str, Any]) -> None:
         self.reasoning = details.get("reasoning") or self.reasoning
         if final:
             self.answer = Answer.of(self.text, {**details, "reasoning": self.reasoning})
@@ -1485,7 +1487,7 @@ class _ResponseEvents:
             yield self.event("response.reasoning_text.done", **place, text=self.reasoning)
             yield self.event("response.output_item.done", output_index=0, item=item)
 
-    def said(self, delta: str) -> Iterator[str]:
+    def stream_text(self, delta: str) -> Iterator[str]:
         """Yield the events for more text. Before the first text, yield the events that begin the message."""
         shape = self._shape
         if not self._has_message:
@@ -1500,10 +1502,10 @@ class _ResponseEvents:
             self._count += len(delta) - 1 if self._shape.is_background else 0
             yield self.event("response.output_text.delta", **self._place, delta=unread, logprobs=[])
 
-    def ended(self, answer: Answer) -> Iterator[str]:
+    def stream_end(self, answer: Answer) -> Iterator[str]:
         """Yield the events that complete the answer, including its tool calls."""
         if not self._has_message and not answer.calls:
-            yield from self.said("")
+            yield from self.stream_text("")
         if not self._has_message:
             yield from self._thought_whole()
         shape, part = self._shape, self._shape.part(self.text)
@@ -1540,7 +1542,7 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
             async for delta in deltas:
                 for value in events.thought(wait.thought):
                     yield value
-                for value in events.said(delta) if delta else (SIGN_OF_LIFE,):
+                for value in events.stream_text(delta) if delta else (SIGN_OF_LIFE,):
                     yield value
     except Refused as refusal:
         answer = wait.exchange.answer
@@ -1549,7 +1551,7 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
         else:
             yield events.event("error", **error_body(refusal)["error"])
         return
-    for value in events.ended(wait.collected()):
+    for value in events.stream_end(wait.collected()):
         yield value
 
 
@@ -1608,7 +1610,7 @@ class Repeats:
             except StoreError as error:
                 _LOG.warning("answer.not_looked_for", reason=error.describe())
 
-    async def key_of(
+    async def derive_idempotency_key(
         self, session: str | None, told: str, *, is_again: bool, has_history: bool = False
     ) -> str:
         """Return the idempotency key for a request that has none.
@@ -1775,7 +1777,7 @@ class ApiServerAdapter(HttpAdapter):
         return (
             Route("/v1/chat/completions", self._serve(self._complete), methods=["POST"]),
             Route("/v1/responses", self._serve(self._respond), methods=["POST"]),
-            Route("/v1/responses/{id}", self._serve(self._load_stored), methods=["GET", "DELETE"]),
+            Route("/v1/responses/{id}", self._serve(self._load_response), methods=["GET", "DELETE"]),
             Route("/v1/responses/{id}/cancel", self._serve(self._cancel), methods=["POST"]),
             Route("/v1/models", self._serve(self._list_models), methods=["GET"]),
             Route("/v1/models/{id:path}", self._serve(self._one_model), methods=["GET"]),
@@ -1808,7 +1810,7 @@ class ApiServerAdapter(HttpAdapter):
             TooLarge: The image is larger than `max_bytes`.
             ServerUnavailable: The image was not sent through this API.
         """
-        content, _ = decoded(attachment.ref)
+        content, _ = decode_data_url(attachment.ref)
         if content is None:
             raise ServerUnavailable(
                 "the image was not sent with an API request", remedy="send the image again"
@@ -1823,7 +1825,7 @@ class ApiServerAdapter(HttpAdapter):
         call = await self._read(request, read_chat)
         wait, headers = await self._ask(request, call)
         exchange = wait.exchange
-        response_id = response_id_of(exchange.chat_id, exchange.message_id)
+        response_id = encode_response_id(exchange.chat_id, exchange.message_id)
         shape = ChatShape(
             completion_id=f"chatcmpl-{digest(response_id)}",
             model=self._model,
@@ -1846,7 +1848,7 @@ class ApiServerAdapter(HttpAdapter):
             return json_response(shape.whole(exchange.answer, unanswered="queued"), headers=headers)
         return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
 
-    async def _load_stored(self, request: Request) -> Response:
+    async def _load_response(self, request: Request) -> Response:
         self._check_key(request)
         response_id = request.path_params["id"]
         value = await self._response(response_id)
@@ -1921,7 +1923,7 @@ class ApiServerAdapter(HttpAdapter):
     def _response_shape(
         self, chat_id: str, message_id: str, since: int, shown: Mapping[str, Any]
     ) -> ResponseShape:
-        response_id = response_id_of(chat_id, message_id)
+        response_id = encode_response_id(chat_id, message_id)
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
@@ -1957,7 +1959,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def _list_models(self, request: Request) -> Response:
         self._check_key(request)
-        return json_response({"object": "list", "data": [model_named(self._model, self._created)]})
+        return json_response({"object": "list", "data": [describe_model(self._model, self._created)]})
 
     async def _one_model(self, request: Request) -> Response:
         self._check_key(request)
@@ -1965,7 +1967,7 @@ class ApiServerAdapter(HttpAdapter):
             raise Refused(
                 404, "model_not_found", f"there is no such model; use {self._model!r}", param="model"
             )
-        return json_response(model_named(self._model, self._created))
+        return json_response(describe_model(self._model, self._created))
 
     def _check_key(self, request: Request) -> None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -1989,7 +1991,7 @@ class ApiServerAdapter(HttpAdapter):
             check_results(asked.earlier)
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
-            key = await self._repeats.key_of(
+            key = await self._repeats.derive_idempotency_key(
                 session,
                 digest(f"{session}\0{asked.fingerprint}"),
                 is_again=request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"),

@@ -87,7 +87,7 @@ MENTIONS: Json = {"parse": ["users"], "replied_user": False}
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
-def marked(text: str, limit: int) -> str:
+def convert_markdown(text: str, limit: int) -> str:
     """Convert Markdown to Discord's dialect, and return it unchanged if the result is longer than `limit`.
 
     Only the parts of Markdown that Discord does not support are converted. Code does not change.
@@ -117,12 +117,12 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 )
 
 
-def nonce_of(dedupe_key: str) -> str:
+def make_nonce(dedupe_key: str) -> str:
     """Return a short nonce for a dedupe key. Equal keys have equal nonces."""
     return hashlib.sha256(dedupe_key.encode()).hexdigest()[:MAX_NONCE_LENGTH]
 
 
-def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, Json]:
+def build_message_body(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, Json]:
     """Return the body of a new message."""
     made: dict[str, Json] = {
         "content": text,
@@ -135,7 +135,7 @@ def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, 
     return made
 
 
-def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[dict[str, Any]]:
+def build_upload_form(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[dict[str, Any]]:
     """Return the multipart form of a message with a file."""
     name = file_name(attachment.name)
     fields = body | {"attachments": [{"id": 0, "filename": name}]}
@@ -150,7 +150,7 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
     ]
 
 
-def components_of(card: Card) -> list[Json] | None:
+def build_buttons(card: Card) -> list[Json] | None:
     """Return the buttons of a card in rows, or None if Discord cannot show all buttons with whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
         len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
@@ -165,7 +165,7 @@ def components_of(card: Card) -> list[Json] | None:
     return [{"type": 1, "components": list(shown[start : start + BUTTONS_A_ROW])} for start in rows]
 
 
-def note_of(text: str) -> dict[str, Json]:
+def build_private_response(text: str) -> dict[str, Json]:
     """Return a response to an interaction. Only the person who pressed the button sees the response."""
     return {
         "type": 4,
@@ -181,7 +181,7 @@ def file_name(name: str | None) -> str:
     return kept_text.strip(". ")[:100] or "file"
 
 
-def result_of(failure: RestFailure) -> SendResult:
+def convert_refusal(failure: RestFailure) -> SendResult:
     """Convert a refusal to the result of sending a message."""
     if failure.status == 0 or failure.status >= 500:
         kind = SendErrorKind.UNKNOWN if failure.taken else SendErrorKind.TRANSIENT
@@ -522,7 +522,7 @@ def is_id(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20
 
 
-def instant_of(message_id: str) -> int:
+def read_time_from_id(message_id: str) -> int:
     """Return the time when Discord issued an id, in milliseconds since the epoch."""
     return (int(message_id) >> 22) + FIRST_MILLISECOND
 
@@ -532,7 +532,7 @@ def id_at(instant: int) -> str:
     return str(max(instant - FIRST_MILLISECOND, 0) << 22)
 
 
-def channel_of(data: object) -> Channel:
+def parse_channel(data: object) -> Channel:
     """Parse a channel object.
 
     Raises:
@@ -560,7 +560,7 @@ def channel_of(data: object) -> Channel:
     )
 
 
-def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
+def build_source(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
     """Return the source of messages in a channel. The chat of a thread is its parent channel."""
     return SessionSource(
         platform=Platform.DISCORD,
@@ -574,7 +574,7 @@ def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -
     )
 
 
-def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
+def build_event(message: Message, channel: Channel, me: Me) -> MessageEvent:
     """Convert a message to an event.
 
     Raises:
@@ -605,7 +605,7 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
         else answered.words or ("(a file)" if answered.files else None),
         reply_to_author=None if answered is None else answered.writer,
         forwarded=tuple(forwarded),
-        timestamp=instant_of(message.id),
+        timestamp=read_time_from_id(message.id),
         addressed=channel.chat_type == "dm" or message.names(me),
         metadata={"guild_id": message.guild_id} if message.guild_id else {},
     )
@@ -614,7 +614,7 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
     return event
 
 
-def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
+def parse_interaction(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
     """Convert an interaction to a button press, or a slash command to an event, and return None for others.
 
     Raises:
@@ -633,7 +633,7 @@ def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | Me
         message_type=MessageType.COMMAND,
         source=source,
         message_id=pressed.id,
-        timestamp=instant_of(pressed.id),
+        timestamp=read_time_from_id(pressed.id),
         metadata={"guild_id": pressed.guild_id} if pressed.guild_id else {},
     )
 
@@ -666,7 +666,7 @@ def _spoken(
     actor = author or member.user
     if actor is None:
         raise Unreadable("an update from Discord does not name the user who caused it")
-    return source_of(
+    return build_source(
         update.channel_id,
         channel,
         me.user_id,
@@ -841,7 +841,7 @@ class Intake:
                 if inbound is None or self.me is None:
                     return
                 channel = await self._channel(gone.channel_id, gone.guild_id)
-                source = source_of(gone.channel_id, channel, self.me.user_id)
+                source = build_source(gone.channel_id, channel, self.me.user_id)
                 for message_id in gone.ids or filter(None, [gone.id]):
                     await inbound.deleted(source, message_id)
             case "INTERACTION_CREATE":
@@ -850,7 +850,7 @@ class Intake:
                 if inbound is None or self.me is None:
                     return
                 channel = await self._channel(interaction.channel_id, interaction.guild_id)
-                pressed = press_of(interaction, channel, self.me)
+                pressed = parse_interaction(interaction, channel, self.me)
                 if pressed is None:
                     return
                 if isinstance(pressed, ButtonPress):
@@ -862,7 +862,7 @@ class Intake:
                     await self._request(
                         "POST",
                         "/interactions/{interaction_id}/{webhook_token}/callback",
-                        json=note_of(note),
+                        json=build_private_response(note),
                         interaction_id=interaction.id,
                         webhook_token=interaction.token,
                     )
@@ -885,7 +885,7 @@ class Intake:
     async def _event(self, message: Message) -> MessageEvent | None:
         if self.me is None or not message.is_for(self.me):
             return None
-        return event_of(message, await self._channel(message.channel_id, message.guild_id), self.me)
+        return build_event(message, await self._channel(message.channel_id, message.guild_id), self.me)
 
     # The channel of a message.
 
@@ -907,7 +907,7 @@ class Intake:
         if (known_channel := self._channels.get(channel_id)) is not None:
             return self._remember_channel(channel_id, known_channel)
         value = await self._request("GET", "/channels/{channel_id}", channel_id=channel_id)
-        return self._remember_channel(channel_id, channel_of(value))
+        return self._remember_channel(channel_id, parse_channel(value))
 
     def _remember_channel(self, channel_id: str, channel: Channel) -> Channel:
         self._channels[channel_id] = channel
@@ -1180,7 +1180,7 @@ class DiscordAdapter(BasePlatformAdapter):
             try:
                 answer = await self._request(method, path, **told)
             except RestFailure as failure:
-                result = result_of(failure)
+                result = convert_refusal(failure)
                 if result.error_kind is SendErrorKind.RATE_LIMITED:
                     turn.refused(result.retry_after_ms)
                 return result
@@ -1195,7 +1195,7 @@ class DiscordAdapter(BasePlatformAdapter):
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord does not accept an empty message")
-        return marked(content, limit)
+        return convert_markdown(content, limit)
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -1204,7 +1204,7 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
-        body = body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
+        body = build_message_body(words, nonce=_nonce(metadata), reply_to=reply_to)
         return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), json=body)
 
     async def edit_message(
@@ -1255,10 +1255,10 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(caption) if caption and caption.strip() else ""
         if isinstance(words, SendResult):
             return words
-        body = body_of(words, nonce=_nonce(metadata))
+        body = build_message_body(words, nonce=_nonce(metadata))
         channel_id = _channel(chat_id, metadata)
         async with self._file_turn:
-            form = form_of(body, attachment, await data.whole())
+            form = build_upload_form(body, attachment, await data.whole())
             return await self._say("POST", _MESSAGES, metadata, channel_id=channel_id, form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
@@ -1279,12 +1279,12 @@ class DiscordAdapter(BasePlatformAdapter):
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Send a card with buttons. If Discord cannot show all of them, list the answers in the text."""
-        components, words = components_of(card), self._words(card.text)
+        components, words = build_buttons(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
         if isinstance(words, SendResult):
             return words
-        body = body_of(words, nonce=_nonce(metadata)) | {"components": components}
+        body = build_message_body(words, nonce=_nonce(metadata)) | {"components": components}
         return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), json=body)
 
     async def update_card(
@@ -1297,7 +1297,7 @@ class DiscordAdapter(BasePlatformAdapter):
         body: Json = {
             "content": words,
             "allowed_mentions": MENTIONS,
-            "components": components_of(card) or [],
+            "components": build_buttons(card) or [],
         }
         channel = _channel(chat_id, metadata)
         return await self._say(
@@ -1314,7 +1314,7 @@ def _channel(chat_id: str, metadata: Metadata | None) -> str:
 def _nonce(metadata: Metadata | None) -> str:
     """Return a nonce that makes repetitions harmless, including retries by the library."""
     key = (metadata or {}).get("dedupe_key")
-    return nonce_of(str(key)) if key else secrets.token_hex(MAX_NONCE_LENGTH // 2)
+    return make_nonce(str(key)) if key else secrets.token_hex(MAX_NONCE_LENGTH // 2)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -238,7 +238,7 @@ def _plain_tags(html: str) -> str:
     return "".join((*parts, html[at:].replace("<", "&lt;")))
 
 
-def unflowed(text: str) -> str:
+def unwrap_flowed_text(text: str) -> str:
     """Join the lines of each paragraph of a `format=flowed` text."""
     lines: list[str] = []
     joins = False
@@ -263,7 +263,7 @@ def own_words(text: str) -> str:
     return "\n".join(lines).strip() or whole
 
 
-def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
+def split_forwarded_text(text: str, subject: str) -> tuple[str, Forwarded | None]:
     """Return the text of the sender, and the text that is forwarded below it, if there is one.
 
     Some mail programs put the same header lines above forwarded and answered e-mails. In this case, the
@@ -396,7 +396,7 @@ BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, R
 """The errors that the parser of the standard library can raise for malicious e-mails."""
 
 
-def parsed(raw: bytes) -> Message:
+def parse_email(raw: bytes) -> Message:
     """Parse an e-mail.
 
     Raises:
@@ -420,11 +420,11 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
         Malformed: The author is ambiguous, or the e-mail has too many parts.
     """
     try:
-        address, name = sender_of(mail)
+        address, name = parse_sender(mail)
         if address == me.address:
             return None
-        message_id = message_id_of(mail) or where.name
-        thread = thread_of(mail)
+        message_id = parse_message_id(mail) or where.name
+        thread = parse_thread(mail)
         subject = thread.subject
         text, forwarded, media = _content(mail, where, subject)
         if not thread.references and subject and not text.startswith("/"):
@@ -467,7 +467,7 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
         raise Malformed("the parser cannot process the e-mail") from error
 
 
-def sender_of(mail: Message) -> tuple[str, str | None]:
+def parse_sender(mail: Message) -> tuple[str, str | None]:
     """Return the address of the sender in lower case, and the display name.
 
     Raises:
@@ -548,13 +548,13 @@ def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
     return False
 
 
-def message_id_of(mail: Message) -> str | None:
+def parse_message_id(mail: Message) -> str | None:
     """Return the message id of an e-mail, if it has a valid one."""
     match = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
     return match[0] if match else None
 
 
-def thread_of(mail: Message) -> Thread:
+def parse_thread(mail: Message) -> Thread:
     """Return the subject and the references of an e-mail, oldest reference first."""
     references, answered = _message_ids(mail, "References"), _message_ids(mail, "In-Reply-To")
     known_values = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
@@ -633,7 +633,7 @@ def _content(
     text = "\n\n".join(value for value in plain if value.strip())
     if not text.strip():
         text = "\n\n".join(text_of_html(page) for page in pages)
-    own, forwarded = with_forwarded(text, subject)
+    own, forwarded = split_forwarded_text(text, subject)
     if forwarded is None:
         return (
             own,
@@ -653,7 +653,7 @@ def _text(part: Message) -> str:
     raw = raw[: MAX_TEXT_LENGTH * 4] if isinstance(raw, bytes) else b""
     text = clean(_decode(raw, _param(part, "charset")))
     if part.get_content_type() == "text/plain" and (_param(part, "format") or "").lower() == "flowed":
-        return unflowed(text)
+        return unwrap_flowed_text(text)
     return text
 
 
@@ -783,14 +783,14 @@ def root_in(message_id: str, address: str) -> str | None:
     return root if _ROOT.fullmatch(root) else None
 
 
-def subject_of(thread: Thread | None, fallback: str) -> str:
+def build_subject(thread: Thread | None, fallback: str) -> str:
     """Return the subject of an answer: a single `Re: ` and the subject of the thread."""
     subject = one_line(thread.subject if thread is not None and thread.subject else fallback)
     subject = "".join(value if value.isprintable() else " " for value in subject)
     return subject if subject.lower().startswith("re:") else f"Re: {subject}"
 
 
-def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
+def build_references(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
     """Return the references of an answer: the first e-mail, and the newest ones that fit into one line."""
     known_values = [root or "", *(thread.references if thread else ()), answered or ""]
     texts = list(dict.fromkeys(value for value in known_values if MESSAGE_ID.fullmatch(value)))
@@ -799,7 +799,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
     return tuple(texts)
 
 
-def written(
+def build_email(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
     """Return an e-mail with a text, as plain text and as HTML, and a file if there is one."""
@@ -1378,10 +1378,10 @@ class EmailAdapter(BasePlatformAdapter):
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
         """Parse an e-mail. A large e-mail takes long, so call this function on a thread."""
-        mail = parsed(raw)
+        mail = parse_email(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
-            self._remember(event.message_id, thread_of(mail))
+            self._remember(event.message_id, parse_thread(mail))
             if is_cut:
                 event.metadata["truncated"] = True
                 event.unread += (f"the part of an e-mail after its first {self._options.max_bytes} bytes",)
@@ -1450,12 +1450,12 @@ class EmailAdapter(BasePlatformAdapter):
                 subject=_subject(thread, metadata, options.subject, is_answer=answered is not None),
                 message_id=message_id_from(str(key) if key else uuid4().hex, root, self._address),
                 now=self._clock.now(),
-                references=references_of(root, thread, answered),
+                references=build_references(root, thread, answered),
                 answers=answered if answered and MESSAGE_ID.fullmatch(answered) else None,
             )
         except ValueError as error:
             return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this e-mail cannot be sent: {error}")
-        message = await asyncio.to_thread(lambda: written(heading, text, to_html(text), file))
+        message = await asyncio.to_thread(lambda: build_email(heading, text, to_html(text), file))
         result = await asyncio.to_thread(deliver, self._smtp, options.domain, message)
         if result.success:
             self._said()
@@ -1469,7 +1469,7 @@ class EmailAdapter(BasePlatformAdapter):
             return self._threads.get(message_id)
         try:
             raw = await self._on_thread(lambda: self._mailbox.headers(message_id))
-            thread = None if raw is None else thread_of(parsed(raw))
+            thread = None if raw is None else parse_thread(parse_email(raw))
         except (*NETWORK, Malformed, ServerUnavailable):
             return None  # the answer is then sent with a default subject
         if thread is not None:
@@ -1481,7 +1481,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
     subject = metadata.get("subject")
     if isinstance(subject, str) and subject:
         return subject
-    return subject_of(thread, fallback) if is_answer else fallback
+    return build_subject(thread, fallback) if is_answer else fallback
 
 
 def _connection_error(error: BaseException) -> PostroomError | None:

@@ -78,7 +78,7 @@ SENT_AS = {
 }
 
 
-def content_of(
+def build_contents(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
     """Return the contents to try for a message: with markup, if it is useful and fits, then without.
@@ -93,10 +93,10 @@ def content_of(
     return [marked, plain] if is_marked_up(html, text) and _fits(marked) else [plain]
 
 
-def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
+def build_edits(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
     """Return the contents to try for an edit of a message, best first."""
     items = []
-    for new in content_of(text, html):
+    for new in build_contents(text, html):
         edit: dict[str, Json] = {
             **new,
             "body": f"* {text[:200]}",  # only clients that do not support edits show this
@@ -108,7 +108,7 @@ def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
     return [item for item in items[:-1] if _fits(item)] + items[-1:]
 
 
-def media_of(
+def build_media_content(
     url: str, attachment: Attachment, size: int, caption: str | None, thread_id: str | None
 ) -> dict[str, Json]:
     """Return the content of an event that shows an uploaded file."""
@@ -296,7 +296,7 @@ class Content(Struct, frozen=True, kw_only=True):
         """The question and the answers of a poll in the message."""
         return str(self.started_poll or self.former_poll or self.poll or Poll())
 
-    def positioned(self, text: str) -> str:
+    def describe_location(self, text: str) -> str:
         """Return the description of a location with its coordinates, which only `geo_uri` contains."""
         match = _POSITION.match(self.geo_uri or "")
         return f"Location: {text} ({match[1]}, {match[2]})" if match else f"Location: {text}"
@@ -492,14 +492,14 @@ def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[ob
     return events if marker is None else events[marker + 1 :]
 
 
-def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
+def list_rooms(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the rooms of a batch in which the bot has the membership `which`: join, leave or invite."""
     rooms = batch.get("rooms")
     room = rooms.get(which) if isinstance(rooms, dict) else None
     return [item for item in room.items() if isinstance(item[1], dict)] if isinstance(room, dict) else []
 
 
-def events_of(info: Mapping[str, Any], which: str) -> list[object]:
+def list_events(info: Mapping[str, Any], which: str) -> list[object]:
     """Return the events in the part `which` of a room's data."""
     part = info.get(which)
     value = part.get("events") if isinstance(part, dict) else None
@@ -526,7 +526,7 @@ def all_older(events: Iterable[object], floor: int) -> bool:
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
-def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
+def parse_quote(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
     """Return the sender, text and files of an event that was replied to, or None if it has no message."""
     try:
         event = read(told, RoomEvent)
@@ -537,7 +537,7 @@ def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
         return None
     kind = content.kind
     words = content.poll_words if content.body is None else clean(content.body)
-    words = content.positioned(words) if kind is MessageType.LOCATION else words
+    words = content.describe_location(words) if kind is MessageType.LOCATION else words
     is_file = event.type == "m.sticker" or kind not in (MessageType.TEXT, MessageType.LOCATION)
     try:
         return event.sender, words, content.attachments(kind) if is_file else ()
@@ -545,7 +545,7 @@ def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
         return event.sender, words, ()
 
 
-def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
+def build_path(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
     """Return a path of the client-server API, with each part quoted as one segment."""
     path = "/".join((base, *(quote(part, safe="") for part in parts)))
     return f"{path}?{urlencode(query)}" if query else path
@@ -556,7 +556,7 @@ def media_path(ref: str) -> str | None:
     match = _MEDIA.fullmatch(ref)
     if match is None or set(match[2]) <= {"."} or set(match[1]) <= {"."}:
         return None
-    return path_of("media", "download", match[1], match[2], base="/_matrix/client/v1")
+    return build_path("media", "download", match[1], match[2], base="/_matrix/client/v1")
 
 
 # The parts of an event.
@@ -621,7 +621,7 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
         if not message.media:
             message.unread += ("an encrypted file",)
     elif message.message_type is MessageType.LOCATION:
-        text = content.positioned(text)
+        text = content.describe_location(text)
     else:
         text = content.with_addresses(text)
     mentioned, names = _mentions(content, me, text)
@@ -744,7 +744,7 @@ class Answer:
             else self.wait_ms
         )
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Return a short description of the failure, without secrets."""
         return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
 
@@ -1002,7 +1002,7 @@ class Intake:
 
     def begin(self, batch: Mapping[str, Any]) -> None:
         """Record the rooms of the first batch, but do not hand over their old messages."""
-        for room_id, info in rooms_of(batch, "join"):
+        for room_id, info in list_rooms(batch, "join"):
             self._learn(room_id, info)
         self.knows_rooms = True
 
@@ -1013,23 +1013,23 @@ class Intake:
             StoreError: A message could not be stored. Process the batch again.
             ServerUnavailable: Related data could not be requested.
         """
-        joined = rooms_of(batch, "join")
+        joined = list_rooms(batch, "join")
         rooms = [self._learn(room_id, info) for room_id, info in joined]
         self.knows_rooms = True
         for room, (_, info) in zip(rooms, joined, strict=True):
-            events = events_of(info, "timeline")
+            events = list_events(info, "timeline")
             belonged = len(after_our_invitation(events, self.me)) == len(events)
             timeline = info.get("timeline")
             if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
                 events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
             for event in after_our_invitation(events, self.me):
                 await self._take_in(event, partial(self._take_event, event, room))
-        for room_id, _ in rooms_of(batch, "leave"):
+        for room_id, _ in list_rooms(batch, "leave"):
             self.rooms.pop(room_id, None)
 
     def _learn(self, room_id: str, info: Mapping[str, Any]) -> Room:
         room = self.rooms.setdefault(room_id, Room(room_id=room_id))
-        for event in (*events_of(info, "state"), *events_of(info, "timeline")):
+        for event in (*list_events(info, "state"), *list_events(info, "timeline")):
             room.learn(event)
         room.count(info.get("summary"))
         return room
@@ -1042,10 +1042,10 @@ class Intake:
             if not isinstance(before, str) or self._position.since is None:
                 break
             query = {"dir": "b", "from": before, "to": self._position.since, "limit": "100"}
-            answer = await self._home.ask("GET", path_of("rooms", room_id, "messages", query=query))
+            answer = await self._home.ask("GET", build_path("rooms", room_id, "messages", query=query))
             if not answer.ok and answer.status not in _NOT_THERE:
                 raise ServerUnavailable(
-                    f"the homeserver did not return older events of a room: {answer.said()}",
+                    f"the homeserver did not return older events of a room: {answer.describe()}",
                     remedy="postroom retries",
                 )
             page = answer.body.get("chunk") if answer.ok else None
@@ -1064,7 +1064,7 @@ class Intake:
             Malformed: The event violates the protocol.
         """
         if room.joined is None:
-            fields = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
+            fields = await self._looked_up(build_path("rooms", room.room_id, "joined_members"))
             joined = fields.get("joined") if fields is not None else None
             room.joined = len(joined) if isinstance(joined, dict) else 3
         heard = understood(event, room, self.me)
@@ -1076,13 +1076,13 @@ class Intake:
                     return
                 content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
                 txn = transaction_id("unreadable", room.room_id)
-                path = path_of("rooms", room.room_id, "send", "m.room.message", txn)
+                path = build_path("rooms", room.room_id, "send", "m.room.message", txn)
                 answer = await self._home.ask("PUT", path, content)
                 if answer.ok:
                     self._position.told.add(room.room_id)
             elif heard.kind is Kind.MESSAGE:
                 if event.reply_to_message_id is not None:
-                    old = quoted(await self._event(room, event.reply_to_message_id))
+                    old = parse_quote(await self._event(room, event.reply_to_message_id))
                     if old is not None:
                         event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
                         if old[0] != self.me.user_id:
@@ -1101,16 +1101,16 @@ class Intake:
 
     async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
         """Return whether an edit is by the sender of the message. Anybody can send an edit of any message."""
-        old = quoted(await self._event(room, event.message_id or ""))
+        old = parse_quote(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
     async def _event(self, room: Room, event_id: str) -> Mapping[str, Any] | None:
-        return await self._looked_up(path_of("rooms", room.room_id, "event", event_id))
+        return await self._looked_up(build_path("rooms", room.room_id, "event", event_id))
 
     async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
         answer = await self._home.ask("GET", path)
         if not answer.ok and answer.status not in _NOT_THERE and self.insists:
-            raise ServerUnavailable(f"a request failed: {answer.said()}", remedy="postroom retries")
+            raise ServerUnavailable(f"a request failed: {answer.describe()}", remedy="postroom retries")
         return answer.body if answer.ok else None
 
 
@@ -1202,16 +1202,16 @@ class MatrixAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.CONNECTING
         try:
             await self._home.open()
-            answer = await self._home.ask("GET", path_of("account", "whoami"))
+            answer = await self._home.ask("GET", build_path("account", "whoami"))
             if answer.is_fatal or answer.status == 403:
                 raise CredentialRefused(
-                    f"the homeserver rejected the access token: {answer.said()}",
+                    f"the homeserver rejected the access token: {answer.describe()}",
                     remedy=secret_remedy("token", "a new access token of the bot's user"),
                 )
             user_id = answer.body.get("user_id")
             if not answer.ok or not isinstance(user_id, str):
                 raise ServerUnavailable(
-                    f"the homeserver did not return the bot's user id: {answer.said()}",
+                    f"the homeserver did not return the bot's user id: {answer.describe()}",
                     remedy="check `base_url` of Matrix, and whether the homeserver is running",
                 )
             wanted = self._options.user_id
@@ -1222,7 +1222,7 @@ class MatrixAdapter(BasePlatformAdapter):
                     remedy=f"change user_id to {user_id}, or "
                     + secret_remedy("token", f"the access token of {wanted}"),
                 )
-            profile = await self._home.ask("GET", path_of("profile", user_id, "displayname"))
+            profile = await self._home.ask("GET", build_path("profile", user_id, "displayname"))
             name = profile.body.get("displayname") if profile.ok else None
             self._me = Ourselves(
                 user_id=user_id,
@@ -1261,7 +1261,7 @@ class MatrixAdapter(BasePlatformAdapter):
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(
-                f"the homeserver returned no position in the event stream: {answer.said()}",
+                f"the homeserver returned no position in the event stream: {answer.describe()}",
                 remedy="postroom retries",
             )
         self._intake.begin(answer.body)
@@ -1276,13 +1276,13 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
             raise CredentialRefused(
-                f"the homeserver no longer accepts the access token: {answer.said()}",
+                f"the homeserver no longer accepts the access token: {answer.describe()}",
                 remedy=secret_remedy("token", "a new access token of the bot's user"),
             )
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(
-                f"the homeserver did not return new events: {answer.said()}",
+                f"the homeserver did not return new events: {answer.describe()}",
                 remedy="postroom retries",
                 details={"retry_after_ms": answer.retry_after_ms},
             )
@@ -1302,13 +1302,13 @@ class MatrixAdapter(BasePlatformAdapter):
             query["since"] = self._position.since
             if not self._intake.knows_rooms:
                 query["full_state"] = "true"
-        return await self._home.ask("GET", path_of("sync", query=query), timeout_ms=timeout_ms + 30_000)
+        return await self._home.ask("GET", build_path("sync", query=query), timeout_ms=timeout_ms + 30_000)
 
     # Invitations.
 
     def _accept_invites(self, batch: Mapping[str, Any]) -> None:
-        for room_id, info in rooms_of(batch, "invite"):
-            sender = inviter(events_of(info, "invite_state"), self._me)
+        for room_id, info in list_rooms(batch, "invite"):
+            sender = inviter(list_events(info, "invite_state"), self._me)
             allowed = sender in self.config.allow or "*" in self.config.allow
             if sender is None or not allowed or room_id in self._joining:
                 _LOG.info("matrix.invitation_passed_over", room=room_id)
@@ -1319,12 +1319,12 @@ class MatrixAdapter(BasePlatformAdapter):
     async def _join(self, room_id: str) -> None:
         """Join a room in the background. A room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
-            answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
+            answer = await self._home.ask("POST", build_path("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
                 break
             await self._timer.sleep(answer.retry_after_ms or 2_000 * 2**attempt)
         if not answer.ok:
-            _LOG.warning("matrix.not_joined", room=room_id, answer=answer.said())
+            _LOG.warning("matrix.not_joined", room=room_id, answer=answer.describe())
         self._joining.discard(room_id)
 
     # Outgoing events.
@@ -1335,14 +1335,14 @@ class MatrixAdapter(BasePlatformAdapter):
         """Send a message to a room. The homeserver accepts only one message with each `dedupe_key`."""
         thread_id = (metadata or {}).get("thread_id")
         html = await _render(content)
-        contents = content_of(content, html, thread_id=thread_id, reply_to=reply_to)
+        contents = build_contents(content, html, thread_id=thread_id, reply_to=reply_to)
         return await self._say(chat_id, content, contents, _key(metadata), metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace a sent message. A repeated edit has no effect, so no dedupe key is needed."""
-        contents = edit_of(message_id, content, await _render(content))
+        contents = build_edits(message_id, content, await _render(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
 
@@ -1351,12 +1351,12 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Delete a sent message."""
         txn = transaction_id("redact", chat_id + message_id)
-        answer = await self._home.ask("PUT", path_of("rooms", chat_id, "redact", message_id, txn), {})
+        answer = await self._home.ask("PUT", build_path("rooms", chat_id, "redact", message_id, txn), {})
         return self._result(answer)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for ten seconds that an answer is being written."""
-        path = path_of("rooms", chat_id, "typing", self._me.user_id)
+        path = build_path("rooms", chat_id, "typing", self._me.user_id)
         async with self._turn("typing", None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return
@@ -1375,10 +1375,10 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Add a reaction to a message, or redact the reaction."""
         txn = transaction_id("react", chat_id + (takes_back or message_id))
-        path = path_of("rooms", chat_id, "send", "m.reaction", txn)
+        path = build_path("rooms", chat_id, "send", "m.reaction", txn)
         content: dict[str, Json] = reaction_to(message_id)
         if takes_back:
-            path, content = path_of("rooms", chat_id, "redact", takes_back, txn), {}
+            path, content = build_path("rooms", chat_id, "redact", takes_back, txn), {}
         async with self._turn("react", None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
@@ -1397,7 +1397,7 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Upload a file, and show it in a room."""
         mime = attachment.mime or "application/octet-stream"
-        path = path_of("upload", base="/_matrix/media/v3")
+        path = build_path("upload", base="/_matrix/media/v3")
         async with self._file_turn:
             raw = await data.whole()
             answer = await self._home.ask("POST", path, raw, content_type=mime, timeout_ms=120_000)
@@ -1405,9 +1405,9 @@ class MatrixAdapter(BasePlatformAdapter):
         if not answer.ok or not isinstance(url, str):
             refused = self._result(answer)  # the file is not shown yet, so a repetition cannot show it twice
             kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
-            return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
+            return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.describe()}")
         thread_id = (metadata or {}).get("thread_id")
-        content = media_of(url, attachment, data.size, caption, thread_id)
+        content = build_media_content(url, attachment, data.size, caption, thread_id)
         return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}", metadata)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
@@ -1421,7 +1421,7 @@ class MatrixAdapter(BasePlatformAdapter):
         value = await self._home.download(path, max_bytes=max_bytes)
         if isinstance(value, Answer):
             raise ServerUnavailable(
-                f"the file could not be downloaded: {value.said()}",
+                f"the file could not be downloaded: {value.describe()}",
                 remedy="ask the sender to send the file again",
             )
         yield value
@@ -1454,7 +1454,9 @@ class MatrixAdapter(BasePlatformAdapter):
             for number, content in enumerate(contents, start=1):
                 answer = await self._home.ask(
                     "PUT",
-                    path_of("rooms", chat_id, "send", "m.room.message", transaction_id(f"say{number}", key)),
+                    build_path(
+                        "rooms", chat_id, "send", "m.room.message", transaction_id(f"say{number}", key)
+                    ),
                     content,
                 )
                 if answer.status not in (400, 413):
@@ -1475,7 +1477,7 @@ class MatrixAdapter(BasePlatformAdapter):
         if answer.is_fatal:
             self._fail(
                 "unauthorized",
-                f"the homeserver no longer accepts the access token: {answer.said()}",
+                f"the homeserver no longer accepts the access token: {answer.describe()}",
                 retryable=False,
             )
         return refusal(answer.status, answer.errcode, answer.retry_after_ms)

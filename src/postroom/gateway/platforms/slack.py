@@ -473,7 +473,7 @@ class Message(Struct, frozen=True, kw_only=True):
     attachments: list[Json] | None = None
     files: Json = None
 
-    def shared(self) -> tuple[list[Shared], tuple[str, ...]]:
+    def read_attachments(self) -> tuple[list[Shared], tuple[str, ...]]:
         """Return the attachments, and a name for each unreadable attachment."""
         return _each(self.attachments, Shared, "an attachment")
 
@@ -700,7 +700,7 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
     if ts is None or source.user_id is None:
         raise Malformed("a message from Slack has no ts or no user")
     blocks, unread = blocks_text(message.blocks or ())
-    shared, unknown = message.shared()
+    shared, unknown = message.read_attachments()
     own = [escape(shared.words) for shared in shared if not shared.is_foreign]
     words = message.text or ""
     if message.bot_id or not words:  # the text of a program's message only summarises the blocks
@@ -745,7 +745,7 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
     if message.ts is None:
         return None
     blocks, _ = blocks_text(message.blocks or ())
-    shared, _ = message.shared()
+    shared, _ = message.read_attachments()
     files, _ = _each(message.files if isinstance(message.files, list) else (), File, "")
     parts = [message.text or blocks, *(escape(shared.words) for shared in shared if not shared.is_foreign)]
     parts += [escape(f"(forwards {shared.author}: {shared.words})") for shared in shared if shared.is_foreign]
@@ -875,7 +875,7 @@ class Answer:
         return value if isinstance(value, str) else ""
 
 
-def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
+def build_refusal(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
     """Return the refusal for an error code. An unknown code counts as permanent."""
     kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
     return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
@@ -894,17 +894,17 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
     else:
         wait = min(int(header[:9]) * 1000, MAX_WAIT_MS)
     if status == 429:
-        return Answer(refusal=refused("ratelimited", retry_after_ms=wait))
+        return Answer(refusal=build_refusal("ratelimited", retry_after_ms=wait))
     if status == 503:
-        return Answer(refusal=refused("service_unavailable", retry_after_ms=wait))
+        return Answer(refusal=build_refusal("service_unavailable", retry_after_ms=wait))
     if status >= 500:
-        return Answer(refusal=refused(ANSWER_LOST))
+        return Answer(refusal=build_refusal(ANSWER_LOST))
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("ok"), bool):
-        return Answer(refusal=refused(ANSWER_LOST if status < 400 else f"http_{status}"))
+        return Answer(refusal=build_refusal(ANSWER_LOST if status < 400 else f"http_{status}"))
     given_header = headers.get("x-oauth-scopes")
     scopes = (
         None
@@ -914,7 +914,7 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
     if body["ok"]:
         return Answer(body=body, scopes=scopes)
     needed = body.get("needed")
-    refusal = refused(
+    refusal = build_refusal(
         str(body.get("error") or "refused")[:64],
         retry_after_ms=wait,
         needed=needed[:200] if isinstance(needed, str) else None,
@@ -1063,7 +1063,7 @@ def in_thread(thread_id: object) -> dict[str, str]:
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 
-def deduped(told: Metadata) -> dict[str, str]:
+def build_dedupe_field(told: Metadata) -> dict[str, str]:
     """Return the field by which Slack recognises a repeated message. Equal keys have equal values."""
     key = told.get("dedupe_key")
     return {"client_msg_id": str(uuid5(_KEYS, key))} if isinstance(key, str) and key else {}
@@ -1082,12 +1082,12 @@ async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> 
     return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
 
 
-async def converted(content: str) -> str:
+async def convert_markdown(content: str) -> str:
     """Convert Markdown to Slack's dialect, on a thread if it is long."""
     return await off_loop(to_mrkdwn, storable(content), len(content))
 
 
-def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
+def convert_response(answer: Answer, *, nothing_done: bool = False) -> SendResult:
     """Convert a response to a result. With `nothing_done`, the call may be repeated after a lost response."""
     refusal = answer.refusal
     if refusal is None:
@@ -1158,12 +1158,14 @@ class SlackReceiver:
                     kind, payload = COMMANDS, form
         except Malformed as error:
             # In a form, the characters of secrets are percent-encoded.
-            return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
+            return await self._take_in_order(
+                partial(self._take_unreadable, unquote_to_bytes(body), error.message)
+            )
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
-        return await self._kept(partial(self._take, kind, payload))
+        return await self._take_in_order(partial(self._take, kind, payload))
 
-    async def _kept(self, take: Callable[[], Awaitable[None]]) -> Response:
+    async def _take_in_order(self, take: Callable[[], Awaitable[None]]) -> Response:
         async def in_turn() -> None:
             async with self._in_order:
                 await take()
@@ -1508,17 +1510,17 @@ class SlackAdapter(BasePlatformAdapter):
         fields = metadata or {}
         body = {
             "channel": chat_id,
-            "text": await converted(content),
+            "text": await convert_markdown(content),
             "unfurl_links": self._options.unfurl,
             "unfurl_media": self._options.unfurl,
             **self._answering(chat_id, reply_to, fields),
-            **deduped(fields),
+            **build_dedupe_field(fields),
         }
         answer = await self._say("chat.postMessage", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
             plain = {**body, "text": escape(storable(content)), "mrkdwn": False}
             answer = await self._say("chat.postMessage", plain, metadata)
-        return result_of(answer)
+        return convert_response(answer)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
@@ -1534,13 +1536,13 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._say("chat.update", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
             answer = await self._say("chat.update", {**body, "text": escape(plain), "blocks": []}, metadata)
-        return result_of(answer)
+        return convert_response(answer)
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Delete a sent message."""
-        return result_of(await self._say("chat.delete", {"channel": chat_id, "ts": message_id}))
+        return convert_response(await self._say("chat.delete", {"channel": chat_id, "ts": message_id}))
 
     async def react(
         self,
@@ -1564,7 +1566,7 @@ class SlackAdapter(BasePlatformAdapter):
                 turn.refused(answer.refusal.retry_after_ms)
         code = "" if answer.refusal is None else answer.refusal.code
         self.may_react = self.may_react and code != "missing_scope"
-        return SendResult.sent() if code in AS_WANTED else result_of(answer)
+        return SendResult.sent() if code in AS_WANTED else convert_response(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Send a card with buttons. If Slack cannot show all of them whole, list the answers in the text."""
@@ -1575,12 +1577,12 @@ class SlackAdapter(BasePlatformAdapter):
             "channel": chat_id,
             **await off_loop(card_body, storable_card(card), len(card.text)),
             **self._answering(chat_id, None, fields),
-            **deduped(fields),
+            **build_dedupe_field(fields),
         }
         answer = await self._say("chat.postMessage", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
             return await super().send_card(chat_id, card, metadata)
-        return result_of(answer)
+        return convert_response(answer)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
@@ -1591,7 +1593,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._say("chat.update", body)
         if answer.refusal is not None and answer.refusal.is_of_markup:
             return await self.edit_message(chat_id, message_id, card.text, metadata)
-        return result_of(answer)
+        return convert_response(answer)
 
     async def send_media(
         self,
@@ -1609,22 +1611,22 @@ class SlackAdapter(BasePlatformAdapter):
         arguments = {"filename": name, "length": data.size}
         ticket = await self._call("files.getUploadURLExternal", arguments, form=True)
         if ticket.refusal is not None or self._api is None:
-            return result_of(ticket, nothing_done=True)
+            return convert_response(ticket, nothing_done=True)
         try:
             put = await self._api.upload(ticket.word("upload_url"), data)
         except InvalidArgument as error:
             return SendResult.failed(SendErrorKind.FORBIDDEN, error.message)
         if put.refusal is not None:
-            return result_of(put, nothing_done=True)
+            return convert_response(put, nothing_done=True)
         body: dict[str, Any] = {
             "files": [{"id": ticket.word("file_id"), "title": name}],
             "channel_id": chat_id,
             **in_thread((metadata or {}).get("thread_id")),
         }
         if caption:
-            body["initial_comment"] = await converted(caption)
+            body["initial_comment"] = await convert_markdown(caption)
         answer = await self._say("files.completeUploadExternal", body, metadata)
-        return SendResult.sent() if answer.refusal is None else result_of(answer)
+        return SendResult.sent() if answer.refusal is None else convert_response(answer)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a received file. See the base class.
@@ -1642,11 +1644,11 @@ class SlackAdapter(BasePlatformAdapter):
     async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
         too_long = len(body.get("text", "")) > MAX_TEXT_LENGTH  # Slack would truncate the text silently
         if too_long or not blocks_fit(body.get("blocks", [])):
-            return Answer(refusal=refused("msg_too_long"))
+            return Answer(refusal=build_refusal("msg_too_long"))
         chat = body.get("channel_id") or (body["channel"] if method == "chat.postMessage" else None)
         async with self._turn(method, chat, metadata) as turn:
             if turn.wait_ms:
-                return Answer(refusal=refused("ratelimited", retry_after_ms=turn.wait_ms))
+                return Answer(refusal=build_refusal("ratelimited", retry_after_ms=turn.wait_ms))
             answer = await self._call(method, body)
             if answer.refusal is None:
                 self._said()
@@ -1659,7 +1661,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> Answer:
         """Call the Web API. If Slack now refuses the bot's token, stop receiving, too."""
         if self._api is None:
-            return Answer(refusal=refused(UNREACHABLE))
+            return Answer(refusal=build_refusal(UNREACHABLE))
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self.liveness.is_reachable:

@@ -25,7 +25,14 @@ from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.extras import install_command
 from postroom.gateway.platforms.base import AdapterState, bounded, pause_ms
-from postroom.gateway.platforms.slack import ANSWER_LOST, KINDS, UNREACHABLE, Answer, read_answer, refused
+from postroom.gateway.platforms.slack import (
+    ANSWER_LOST,
+    KINDS,
+    UNREACHABLE,
+    Answer,
+    build_refusal,
+    read_answer,
+)
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -173,14 +180,14 @@ class SlackApi:
                     status = response.status_code
                     if status == httpx2.codes.OK:
                         return Answer()
-                    return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
+                    return Answer(refusal=build_refusal(UNREACHABLE if status >= 500 else f"http_{status}"))
                 return read_answer(response.status_code, response.headers, raw)
         except TooLarge:
-            return Answer(refusal=refused(ANSWER_LOST))
+            return Answer(refusal=build_refusal(ANSWER_LOST))
         except _NEVER_SENT:
-            return Answer(refusal=refused(UNREACHABLE))
+            return Answer(refusal=build_refusal(UNREACHABLE))
         except (httpx2.HTTPError, httpx2.InvalidURL):
-            return Answer(refusal=refused(ANSWER_LOST))
+            return Answer(refusal=build_refusal(ANSWER_LOST))
 
     def _refuse_foreign(self, url: str) -> None:
         if not is_of_platform(url, self._base):

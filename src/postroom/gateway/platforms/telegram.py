@@ -107,7 +107,7 @@ def markdown_v2(text: str) -> str | None:
     return shown if shown.strip("`>\n ") else None
 
 
-def escaped(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Escape a text, so that Telegram finds no markup in it."""
     return _RESERVED.sub(r"\\\1", text)
 
@@ -174,7 +174,7 @@ class _Writer:
         return f"```{language[0] if language else ''}\n{body}\n```"
 
     def _item(self, node: SyntaxTreeNode) -> str:
-        mark = f"{escaped(node.info + '.')} " if node.info else "• "
+        mark = f"{escape_markup(node.info + '.')} " if node.info else "• "
         inside = replace(self, listed=True)
         parts: list[str] = []
         for child in node.children:
@@ -194,7 +194,7 @@ class _Writer:
     def _span(self, node: SyntaxTreeNode) -> str:
         match node.type:
             case "text":
-                return escaped(node.content)
+                return escape_markup(node.content)
             case "softbreak" | "hardbreak":
                 return "\n"
             case "code_inline":
@@ -208,15 +208,15 @@ class _Writer:
             case "link":
                 return self._link(self.inline(node), str(node.attrs.get("href", "")))
             case "image":
-                return self._link(escaped(node.content), str(node.attrs.get("src", "")))
+                return self._link(escape_markup(node.content), str(node.attrs.get("src", "")))
             case _:
-                return self.inline(node) if node.children else escaped(node.content)
+                return self.inline(node) if node.children else escape_markup(node.content)
 
     def _link(self, label: str, address: str) -> str:
         if not label.strip():
-            return escaped(address)
+            return escape_markup(address)
         if not address.lower().startswith(_SHOWN_AS_LINK):
-            return f"{label} {escaped(f'({address})')}" if address else label
+            return f"{label} {escape_markup(f'({address})')}" if address else label
         return f"[{label}]({_escape(address, _IN_ADDRESS)})"
 
 
@@ -253,7 +253,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
                 )
 
 
-def token_of(config: PlatformConfig) -> str:
+def read_token(config: PlatformConfig) -> str:
     """Return the bot's token.
 
     Raises:
@@ -442,17 +442,17 @@ _GENERAL: Final = "1"
 """The id of the general topic, which every forum has. A message to this topic must name no topic."""
 
 
-def number_of(text: str | None) -> int | None:
+def parse_id(text: str | None) -> int | None:
     """Return an id as a number, or None if the text is not a number."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
 def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
     """Return the fields of a request that name the chat and the topic."""
-    number = number_of(chat_id)
+    number = parse_id(chat_id)
     where: dict[str, Json] = {"chat_id": replace_unstorable(chat_id) if number is None else number}
     thread = (metadata or {}).get("thread_id")
-    topic = None if thread is None or str(thread) == _GENERAL else number_of(str(thread))
+    topic = None if thread is None or str(thread) == _GENERAL else parse_id(str(thread))
     return where if topic is None else {**where, "message_thread_id": topic}
 
 
@@ -476,7 +476,7 @@ def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
     return _MEDIA.get(kind, ("sendDocument", "document"))
 
 
-def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
+def build_upload(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
     """Return the name, content and MIME type of a file. The name is never used as a path."""
     name = replace_unstorable(attachment.name or "")[:_MAX_NAME_LENGTH] or attachment.kind.value
     mime = attachment.mime or ""
@@ -677,7 +677,7 @@ class Told(Struct, frozen=True, kw_only=True):
     text: str = ""
     data: str = ""
 
-    def listed(self, kind: str, *words: str) -> str:
+    def describe(self, kind: str, *words: str) -> str:
         """Return one text with the name of the content kind and these texts."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
@@ -698,7 +698,7 @@ class Moved:
     chat_id: str
 
 
-def update_id_of(update: Json) -> int | None:
+def read_update_id(update: Json) -> int | None:
     """Return the number of an update, or None if it has none."""
     number = update.get("update_id") if isinstance(update, dict) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
@@ -710,7 +710,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
     Raises:
         InvalidArgument: The update is invalid.
     """
-    if update_id_of(update) is None:
+    if read_update_id(update) is None:
         raise InvalidArgument("an update from Telegram has no update id")
     try:
         update = storable_json(update)
@@ -981,7 +981,7 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
     "contact": (
         Told,
         _described_by(
-            lambda one: one.listed(
+            lambda one: one.describe(
                 "Contact", f"{one.first_name} {one.last_name}".strip(), one.phone_number, one.vcard
             )
         ),
@@ -989,8 +989,8 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
     "poll": (Told, _poll),
     "dice": (Told, _described_by(lambda dice: f"Dice {dice.emoji}: {dice.value}")),
     "checklist": (Told, _checklist),
-    "game": (Told, _described_by(lambda game: game.listed("Game"))),
-    "invoice": (Told, _described_by(lambda invoice: invoice.listed("Invoice"))),
+    "game": (Told, _described_by(lambda game: game.describe("Game"))),
+    "invoice": (Told, _described_by(lambda invoice: invoice.describe("Invoice"))),
     "web_app_data": (Told, _described_by(lambda part: f"Data of a web app: {part.data}")),
 }
 """The type and the conversion of each kind of content, keyed by the field that contains it."""
@@ -1056,7 +1056,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the token, and start to receive updates."""
-        token = token_of(self.config)
+        token = read_token(self.config)
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
         async with AsyncExitStack() as undo:
@@ -1137,7 +1137,7 @@ class TelegramAdapter(BasePlatformAdapter):
         moved = not updates and self._clock.now() - began >= _MIN_POLL_MS
         for update in updates:
             await self.take_in(update, partial(self._take, update))
-            if (update_id := update_id_of(update)) is not None:
+            if (update_id := read_update_id(update)) is not None:
                 self._offset, moved = update_id + 1, True
         return 0 if moved else _MIN_POLL_MS
 
@@ -1243,7 +1243,7 @@ class TelegramAdapter(BasePlatformAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Send a message."""
-        fields, answered = place(chat_id, metadata), number_of(reply_to)
+        fields, answered = place(chat_id, metadata), parse_id(reply_to)
         if answered is not None:  # send this message even if that one no longer exists
             fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
         return await self._say("sendMessage", fields, content, metadata=metadata)
@@ -1259,7 +1259,7 @@ class TelegramAdapter(BasePlatformAdapter):
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Delete a sent message."""
-        number = number_of(message_id)
+        number = parse_id(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
         fields = {**place(chat_id, None), "message_id": number}
@@ -1278,7 +1278,7 @@ class TelegramAdapter(BasePlatformAdapter):
         takes_back: str | None = None,
     ) -> SendResult:
         """Set or remove the bot's reaction to a message. A bot can add only one reaction to a message."""
-        number = number_of(message_id)
+        number = parse_id(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
         marks: list[Json] = [] if takes_back else [{"type": "emoji", "emoji": SEEN}]
@@ -1296,7 +1296,7 @@ class TelegramAdapter(BasePlatformAdapter):
         """Send a file with a caption of at most 1,024 UTF-16 units."""
         method, field = media_method(attachment.kind, has_caption=bool(caption))
         fields = {**place(chat_id, metadata), "file": field}
-        file = file_of(attachment, data)
+        file = build_upload(attachment, data)
         if caption:
             return await self._say(method, fields, caption, file=file, metadata=metadata)
         return self._result(await self._call(method, fields, file=file, metadata=metadata))
@@ -1350,7 +1350,7 @@ class TelegramAdapter(BasePlatformAdapter):
         If Telegram refuses the markup, send the text without formatting.
         """
         if message_id is not None:
-            if (number := number_of(message_id)) is None:
+            if (number := parse_id(message_id)) is None:
                 return _unusable("the id of a message must be a number")
             fields = {**fields, "message_id": number}
         name, limit = ("caption", MAX_CAPTION_LENGTH) if file else ("text", self.capabilities.limit)

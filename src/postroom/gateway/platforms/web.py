@@ -40,7 +40,7 @@ from starlette.routing import BaseRoute, Route
 from postroom import sse
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import ConfigError, StoreError, TooLarge, UnknownMessage
-from postroom.contracts.files import FileContent, media_type_of, safe_name
+from postroom.contracts.files import FileContent, detect_media_type, safe_name
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import Record, replace
 from postroom.contracts.signing import same_secret
@@ -71,7 +71,7 @@ from postroom.gateway.platforms.http_adapter import (
 from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.platforms.safe_text import clean, one_line
 from postroom.gateway.session import Platform, SessionSource
-from postroom.gateway.spooling import MAX_FILES, head_of, spooled
+from postroom.gateway.spooling import MAX_FILES, read_head, spooled
 from postroom.markdown import AS_WRITTEN, Markdown
 from postroom.sse import SseResponse
 from postroom.stores.chats.files import FileStore
@@ -108,7 +108,7 @@ class ShownFile(Record, frozen=True, kw_only=True):
     media_type: str
     size: int
 
-    def shown(self) -> dict[str, Json]:
+    def to_json(self) -> dict[str, Json]:
         """Return the file as JSON data for the page."""
         return {"id": self.sha256, "name": self.name, "type": self.media_type, "size": self.size}
 
@@ -149,7 +149,7 @@ class Entry(Record, frozen=True, kw_only=True):
         """The number of characters of the text and the reasoning together."""
         return len(self.text) + len(self.reasoning)
 
-    def shown(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the entry as JSON data for the page, without the HTML of its text."""
         return {
             "id": self.entry_id,
@@ -168,7 +168,7 @@ class Entry(Record, frozen=True, kw_only=True):
             "replaces": self.replaces,
             "asks": self.asks,
             "buttons": [{"label": label, "value": value} for label, value in self.buttons],
-            "files": [file.shown() for file in self.files],
+            "files": [file.to_json() for file in self.files],
         }
 
     def to_body(self) -> dict[str, Json]:
@@ -237,7 +237,7 @@ class ChatLog:
         self.newest_order = max(self.newest_order + 1, at)
         return self.newest_order
 
-    def placed(self, entry: Entry) -> Entry:
+    def assign_position(self, entry: Entry) -> Entry:
         """Return an entry with its position: that of the entry that it replaces, or else a new one."""
         known_entry = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
         if known_entry is not None:
@@ -250,7 +250,7 @@ class ChatLog:
         The entry replaces an entry with the same id. A complete answer also replaces its draft.
         """
         self._version += 1
-        entry = self.placed(entry)
+        entry = self.assign_position(entry)
         if (draft := self._entries.pop(entry.replaces, None)) is not None:
             self._characters -= draft.length
         old = self._entries.get(entry.entry_id)
@@ -865,7 +865,7 @@ class WebAdapter(HttpAdapter):
             StoreError: The entries could not be stored. Nothing is shown.
         """
         log = await self._log(name)
-        placed = [log.placed(replace(entry, text=storable(entry.text))) for entry in entries]
+        placed = [log.assign_position(replace(entry, text=storable(entry.text))) for entry in entries]
         stored = [
             WebEntry(
                 person=name,
@@ -886,7 +886,7 @@ class WebAdapter(HttpAdapter):
     async def _render(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """Convert entries to JSON data for the page, and their texts to safe HTML."""
         bodies = await self._markdown.render({place: entry.text for place, entry in enumerate(entries)})
-        return [{**entry.shown(), "html": str(bodies[place].html)} for place, entry in enumerate(entries)]
+        return [{**entry.to_json(), "html": str(bodies[place].html)} for place, entry in enumerate(entries)]
 
     # Incoming messages and files.
 
@@ -949,8 +949,8 @@ class WebAdapter(HttpAdapter):
         most = LARGEST_BODY
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS), spooled(request.stream(), most=most) as spooled_file:
-                head = await asyncio.to_thread(head_of, spooled_file.path)
-                media_type = media_type_of(head, param)
+                head = await asyncio.to_thread(read_head, spooled_file.path)
+                media_type = detect_media_type(head, param)
                 await self._store().put_bytes(spooled_file)
         except TooLarge as error:
             raise Refused(413, "too_large", error.message) from error
@@ -966,7 +966,7 @@ class WebAdapter(HttpAdapter):
         uploaded[file.sha256] = file
         while len(uploaded) > MAX_UPLOADED:
             uploaded.popitem(last=False)
-        return json_response(file.shown(), 201)
+        return json_response(file.to_json(), 201)
 
     async def _file(self, request: Request) -> Response:
         """Return a file from this person's chat.
@@ -1034,10 +1034,10 @@ class WebAdapter(HttpAdapter):
             kind="answer",
             text=caption or "",
             at=self._clock.now(),
-            conversation=_conversation_of(metadata),
+            conversation=_read_conversation_id(metadata),
             files=(file,),
         )
-        return await self._told(chat_id, entry, title=file.name)
+        return await self._show_entries(chat_id, entry, title=file.name)
 
     async def _edit(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -1136,11 +1136,11 @@ class WebAdapter(HttpAdapter):
             tuple(map(str, answers)),
             draft=not fields.get("final") and (bool(answers) or "draft" in fields),
             at=self._clock.now(),
-            conversation=_conversation_of(metadata),
+            conversation=_read_conversation_id(metadata),
             failed="error" in fields,
             reasoning=_reasoning(fields),
         )
-        return await self._told(chat_id, *ended, answer, title=content, read=answer.answers)
+        return await self._show_entries(chat_id, *ended, answer, title=content, read=answer.answers)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
@@ -1173,7 +1173,7 @@ class WebAdapter(HttpAdapter):
         """
         log = self._logs.get(chat_id)
         if log is not None:
-            log.typing(_conversation_of(metadata))
+            log.typing(_read_conversation_id(metadata))
             for message_id in (metadata or {}).get("answers", ()):
                 await self._note(chat_id, str(message_id), "")
 
@@ -1189,12 +1189,12 @@ class WebAdapter(HttpAdapter):
             kind="card",
             text=card.text,
             at=self._clock.now(),
-            conversation=_conversation_of(metadata),
+            conversation=_read_conversation_id(metadata),
             answers=ids,
             buttons=tuple((button.label, button.value) for button in card.buttons),
             asks=not answers,
         )
-        return await self._told(chat_id, entry, title=card.text, read=ids)
+        return await self._show_entries(chat_id, entry, title=card.text, read=ids)
 
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
@@ -1211,7 +1211,9 @@ class WebAdapter(HttpAdapter):
         self._said()
         return SendResult.sent()
 
-    async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
+    async def _show_entries(
+        self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()
+    ) -> SendResult:
         """Show entries to a person. `read` contains the ids of the messages that the agent has read.
 
         Answers to messages of a deleted conversation are not shown. An entry that the page already shows is
@@ -1269,7 +1271,7 @@ def _title(text: str) -> str:
     return title if len(title) <= MAX_TITLE_LENGTH else f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"
 
 
-def _conversation_of(metadata: Metadata | None) -> str:
+def _read_conversation_id(metadata: Metadata | None) -> str:
     """Return the id of the conversation in the metadata."""
     return str((metadata or {}).get("thread_id") or MAIN)
 

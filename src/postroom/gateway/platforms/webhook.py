@@ -55,9 +55,9 @@ from postroom.contracts.signing import (
     TIMESTAMP,
     WINDOW_SECONDS,
     Proof,
-    proof_of,
     same_secret,
     signed,
+    verify_signature,
 )
 from postroom.contracts.tables import Secret, Table
 from postroom.extras import install_command
@@ -148,13 +148,13 @@ class HookRoute(HookTable, frozen=True, kw_only=True):
     name: str
 
 
-def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
+def check_signature(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
     """Check the `v1=` signature of a request, and that its timestamp is within five minutes of `now`.
 
     Raises:
         Refused: The signature is missing, wrong or too old.
     """
-    proof = proof_of(secret, headers, content, now=now)
+    proof = verify_signature(secret, headers, content, now=now)
     if proof is Proof.WRONG:
         raise _not_proven()
     if proof is Proof.TOO_OLD:
@@ -171,7 +171,7 @@ def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, n
     """
     match route.scheme:
         case Scheme.POSTROOM:
-            check_signed(route.secret, headers, body, now=now)
+            check_signature(route.secret, headers, body, now=now)
         case Scheme.GITHUB:
             right = f"sha256={hmac.digest(route.secret.encode(), body, 'sha256').hex()}"
             if not same_secret(headers.get("X-Hub-Signature-256", ""), right):
@@ -193,7 +193,7 @@ _DELIVERY_HEADERS: Final = {
 }
 
 
-def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
+def read_delivery_id(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
     """Return the delivery id, or a hash of the content if there is no id. Repetitions have the same result.
 
     Raises:
@@ -216,7 +216,7 @@ def may_command(route: HookRoute) -> bool:
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
 
-def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
+def build_prompt(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the filled template, or else the `text` of the body, or else the whole body.
 
     Fields inside inserted values are not replaced. A missing value is replaced by an empty string.
@@ -264,7 +264,7 @@ def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> d
     if route.prompt is not None:
         names = dict.fromkeys(match[1] for match in _FIELD.finditer(route.prompt))
         return {name: _as_text(_looked_up(data, name))[:MAX_SHOWN_LENGTH] for name in names}
-    prompt = prompt_of(None, data, body)
+    prompt = build_prompt(None, data, body)
     return {} if route.scheme is Scheme.POSTROOM else {"the whole text": prompt[:MAX_SHOWN_LENGTH]}
 
 
@@ -294,7 +294,7 @@ def _as_text(value: Json | _Absent) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def conversation_of(data: Mapping[str, Json]) -> str | None:
+def read_conversation_name(data: Mapping[str, Json]) -> str | None:
     """Return the `conversation` that a body names, or None if it names none.
 
     Raises:
@@ -308,7 +308,7 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
     return named
 
 
-def outcome_of(status: int, retry_after: str | None, *, now: int) -> SendResult:
+def classify_response(status: int, retry_after: str | None, *, now: int) -> SendResult:
     """Convert the status code from the receiver of an answer to the result of sending the answer.
 
     After 500, 502 or 504, the answer may have been accepted. A redirect is not followed.
@@ -415,7 +415,7 @@ class WebhookAdapter(HttpAdapter):
         body = await read_body(request, LARGEST_BODY)
         check_caller(route, request.headers, body, now=self._clock.now())
         self._heard()
-        delivery = delivery_of(route, request.headers, body)
+        delivery = read_delivery_id(route, request.headers, body)
         if route.scheme is Scheme.POSTROOM:
             until = (int(request.headers[TIMESTAMP]) + WINDOW_SECONDS) * 1000
             # Refuse a signature that was accepted under another delivery id, because the request may be a
@@ -450,14 +450,14 @@ class WebhookAdapter(HttpAdapter):
         return json_response(fields, 202)
 
     def _event(self, route: HookRoute, delivery: str, data: Mapping[str, Json], body: bytes) -> MessageEvent:
-        conversation = conversation_of(data)
+        conversation = read_conversation_name(data)
         source = SessionSource(
             platform=self.platform,
             chat_id=route.name if conversation is None else f"{route.name}/{conversation}",
             user_id=f"webhook:{route.name}",
             user_name=route.name,
         )
-        text = clean(prompt_of(route.prompt, data, body))
+        text = clean(build_prompt(route.prompt, data, body))
         event = MessageEvent(
             text=text if may_command(route) or not text.startswith("/") else f" {text}",
             source=source,
@@ -478,8 +478,8 @@ class WebhookAdapter(HttpAdapter):
             raise Refused(404, "unknown_route", "there is no webhook at this path")
         below, now = _answers_at(name, delivery), self._clock.now()
         whole = _whole(request, below)
-        is_whole = proof_of(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
-        check_signed(route.secret, request.headers, (whole if is_whole else below).encode(), now=now)
+        is_whole = verify_signature(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
+        check_signature(route.secret, request.headers, (whole if is_whole else below).encode(), now=now)
         items = self._answers.of(f"{name}/{delivery}")
         if items is None:
             return json_response(
@@ -537,7 +537,7 @@ class WebhookAdapter(HttpAdapter):
             headers[DELIVERY] = key
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
-                return outcome_of(
+                return classify_response(
                     answer.status_code, answer.headers.get("retry-after"), now=self._clock.now()
                 )
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):

@@ -20,8 +20,8 @@ from postroom.http_api.rest.schemas import (
     ONLY_OF_CHANGES,
     PROBLEM,
     Schemas,
+    build_example,
     codes_by_status,
-    example_of,
     query_fields,
     reference,
 )
@@ -160,7 +160,7 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
 
 
 def _change(operation: Operation) -> dict[str, Any]:
-    content = {"schema": reference(operation.command), "example": example_of(operation.command)}
+    content = {"schema": reference(operation.command), "example": build_example(operation.command)}
     has_key = KEY_FIELD in operation.command.__struct_fields__
     return {
         **({"parameters": [{"$ref": "#/components/parameters/IdempotencyKey"}]} if has_key else {}),
@@ -169,7 +169,7 @@ def _change(operation: Operation) -> dict[str, Any]:
 
 
 def _query(command: type[msgspec.Struct]) -> list[dict[str, Any]]:
-    example = example_of(command)
+    example = build_example(command)
     parameters = []
     for field in query_fields(command):
         parameter = {"name": field.name, "in": "query", "required": field.required, "schema": field.schema}

@@ -21,7 +21,7 @@ from postroom.http_api.rest.reading import JSON, list_fields, query_arguments
 from postroom.mail.commands import FollowEvents, read_command
 from postroom.mail.context import Caller
 from postroom.mail.event_log import EventsView
-from postroom.mcp_server.callers import caller_of
+from postroom.mcp_server.callers import read_caller
 from postroom.mcp_server.schema import input_schema
 from postroom.services.following import EventFollowing
 
@@ -60,7 +60,7 @@ class EventService:
             ServerUnavailable: Too many clients are already listening.
             PostroomError: The log cannot be followed.
         """
-        query, caller = _read_query(request), caller_of(request)
+        query, caller = _read_query(request), read_caller(request)
         if request.method == "HEAD":
             return _as_json(await self._following.events(_at_once(query), caller))
         if _wants_stream(request):

@@ -15,7 +15,7 @@ from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.http_api.words import note_operation
 from postroom.mail.operations import MAIL_OPERATIONS
-from postroom.mcp_server.callers import TRACEPARENT, caller_of
+from postroom.mcp_server.callers import TRACEPARENT, read_caller
 from postroom.mcp_server.schema import input_schema
 from postroom.services.calls import Calls
 from postroom.services.following import EventFollowing
@@ -66,7 +66,7 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
         answer = await calls.perform(
             operation.name,
             arguments,
-            caller=caller_of(request),
+            caller=read_caller(request),
             follows=request.headers.get(TRACEPARENT),
             is_file_taken=True,
         )

@@ -176,7 +176,7 @@ _OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {
 """The examples for optional fields, and for fields whose default example would be wrong."""
 
 
-def example_of(command: type[msgspec.Struct]) -> dict[str, Any]:
+def build_example(command: type[msgspec.Struct]) -> dict[str, Any]:
     """Return readable example arguments for a command."""
     needed = [field.name for field in msgspec.structs.fields(command) if field.required]
     return {**{name: VALUES[name] for name in needed}, **_OF_ONE_COMMAND.get(command.__name__, {})}

@@ -34,7 +34,7 @@ from postroom.contracts.outbox import OutboxMessage
 from postroom.log import get_logger
 from postroom.mail.archive import layout
 from postroom.mail.archive.repository import ArchiveRepository, head_is_lost, write_head
-from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, records_of
+from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, list_records
 from postroom.relay import Performed
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
@@ -340,7 +340,7 @@ class Archive:
                 self._slugs[project_id] = project.slug
         payloads = [row.payload for row in rows]
         deletions = [payload for payload in payloads if payload["record"] == DELETION]
-        records = [record for payload in payloads for record in records_of(payload)]
+        records = [record for payload in payloads for record in list_records(payload)]
         if project_id in self._slugs and (records or deletions):
             await self._write(project_id, records, deletions, may_write=self._may_write)
         for former in payloads:
@@ -501,7 +501,7 @@ class Archive:
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
     """Return the files of these records, without records that still wait to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
-    waiting = {record for row in rows for record in records_of(row.payload)}
+    waiting = {record for row in rows for record in list_records(row.payload)}
     batch = gather(tx, project, [record for record in records if record not in waiting])
     if any(row.target == str(project.id) for row in rows):  # every write contains the file of the project
         batch.files.pop(layout.PROJECT_FILE, None)
@@ -517,7 +517,7 @@ def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) 
     """Yield the paths of messages. Each message is given by its id and the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
-        yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)
+        yield from (path for path in repository.paths(f"{folder}/") if layout.parse_message_path(path) in ids)
 
 
 def _ids(tx: MailReads, project: Project, kind: str, after: int, limit: int) -> list[int]:

@@ -65,7 +65,7 @@ def attachment_path(sha256: str) -> str:
     return f"attachments/{sha256[:2]}/{sha256}"
 
 
-def message_id_of(path: str) -> int | None:
+def parse_message_path(path: str) -> int | None:
     """Return the id of the message whose file has this path, or None if no message has such a file."""
     match = _FILE.match(path)
     return int(match[1]) if match else None
@@ -190,7 +190,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
     return ("\n".join(lines) + "\n").encode()
 
 
-def instant_of(value: object) -> int | None:
+def parse_time(value: object) -> int | None:
     """Return a time that is stored in a file, or None if the time is missing."""
     return from_iso(value) if isinstance(value, str) else None
 

@@ -106,7 +106,7 @@ def holds_archive(root: Path) -> bool:
     return any(path.is_dir() and any(path.iterdir()) for path in root.glob("*.git"))
 
 
-def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
+def read_creation_times(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
     """Return when projects were created, as far as their repositories state the time.
 
     Raises:
@@ -116,7 +116,7 @@ def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) 
     made = {}
     for slug, repository in _repositories(root, author).items():
         if slug in slugs and (data := repository.read(layout.PROJECT_FILE)) is not None:
-            made[slug] = layout.instant_of(_parse(slug, layout.PROJECT_FILE, data).get("created_at"))
+            made[slug] = layout.parse_time(_parse(slug, layout.PROJECT_FILE, data).get("created_at"))
     return {slug: at for slug, at in made.items() if at is not None}
 
 
@@ -141,7 +141,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
             "id": project["id"],
             "slug": project["slug"],
             "human_key": project["human_key"],
-            "created_at": layout.instant_of(project["created_at"]),
+            "created_at": layout.parse_time(project["created_at"]),
             "spelling": project["spelling"],
             "git_identity": project["git_identity"],
             "owner": project["owner"],
@@ -152,7 +152,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
     for path, content in repository.walk("reservations/"):
         _read_reservation(found, project, _parse(slug, path, content))
     for path, content in _message_files(slug, repository):
-        if layout.message_id_of(path) is not None:
+        if layout.parse_message_path(path) is not None:
             _read_message(found, project, f"{slug}:{path}", content)
     for path, content in repository.walk("attachments/"):
         sha256 = path.rsplit("/", 1)[-1]
@@ -185,7 +185,7 @@ def _parse(slug: str, path: str, content: bytes) -> Row:
 def _read_agent(found: _Found, project: Row, profile: Row) -> None:
     key = profile["name"].casefold()
     found.agents[f"{key}@{project['slug']}"] = profile["id"]
-    created = layout.instant_of(profile["created_at"])
+    created = layout.parse_time(profile["created_at"])
     found.add(
         "agents",
         {
@@ -199,7 +199,7 @@ def _read_agent(found: _Found, project: Row, profile: Row) -> None:
             "contact_policy": profile["contact_policy"],
             "created_at": created,
             "last_active_at": created,
-            "retired_at": layout.instant_of(profile["retired_at"]),
+            "retired_at": layout.parse_time(profile["retired_at"]),
         },
     )
 
@@ -215,10 +215,10 @@ def _read_reservation(found: _Found, project: Row, record: Row) -> None:
             "prefix": record["prefix"],
             "exclusive": record["exclusive"],
             "reason": record["reason"],
-            "created_at": layout.instant_of(record["created_at"]),
-            "expires_at": layout.instant_of(record["expires_at"]),
+            "created_at": layout.parse_time(record["created_at"]),
+            "expires_at": layout.parse_time(record["expires_at"]),
             "ttl": record["ttl_ms"],
-            "released_at": layout.instant_of(record["released_at"]),
+            "released_at": layout.parse_time(record["released_at"]),
             "released_by": record["released_by"],
             "release_reason": record["release_reason"],
         },
@@ -238,13 +238,13 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
         "body_md": body,
         "importance": head["importance"],
         "ack_required": head["ack_required"],
-        "created_ts": layout.instant_of(head["created"]),
+        "created_ts": layout.parse_time(head["created"]),
         "sender_name": head["from"],
         "thread_id": head["thread"],
         "topic": head.get("topic", ""),
         "broadcast": head.get("broadcast", False),
         "reply_to": head.get("reply_to"),
-        "recalled_at": layout.instant_of(head.get("recalled")),
+        "recalled_at": layout.parse_time(head.get("recalled")),
     }
     found.messages.append((row, head, str(project["slug"])))
 

@@ -4,16 +4,14 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Literal, NotRequired, TypedDict
 
-from msgspec import to_builtins
-
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownAgent
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
+from postroom.contracts.messages import Boundary, DeliveryMode, Message
 from postroom.contracts.plain_answers import HUMAN
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.runners import MAX_RUNS_AT_ONCE
-from postroom.contracts.runs import OnTimeout, RunWaitingTicket
+from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
@@ -39,7 +37,8 @@ class AskedView(TypedDict):
     """A stored question. The question is asked when the run has ended its turn, so end the turn now.
 
     If the question was asked before, `asked` is false, and `state` states whether it is still open. If it was
-    answered, `answer` is the answer: continue with it. A closed question gets no answer any more.
+    answered, `answer` is the answer: continue with it. Without `answer`, the person can still withdraw the
+    answer, which comes by mail. A closed question gets no answer any more.
     """
 
     question_id: str
@@ -104,21 +103,29 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     if _is_outside(context, asked, agent):  # this question does not belong to an attempt
         threads = _threads(home, agent, number)
         run = context.tx.run_begun_by(threads, f"{ASKED}{number}")
-        is_open = context.tx.is_pending(threads, f"{ASKED}{number}") if run is None else run.is_open
+        is_open = run is not None and run.is_open
     else:
         run_id = _find_run(context, asked)
         run, is_open = context.tx.run_of(run_id), True
     for answered in run.answered if run is not None else ():
         if number in (answered.ticket.tool_call_id, answered.ticket.ticket_id):
-            if not answered.is_answer:
-                return {"question_id": number, "asked": False, "state": "closed"}
-            answer = decision_told(answered.decision)
-            return {"question_id": number, "asked": False, "state": "answered", "answer": answer}
+            return _ended(answered, is_delivered=bool(run_id) or not is_open)
     if run_id and not context.tx.has_asked(run_id, number):
         question = _question(context, asked, home, agent, run_id)
         _keep(context, agent, run_id, replace(question, id=number))
         return {"question_id": number, "asked": True}
     return {"question_id": number, "asked": False, "state": "open" if is_open else "closed"}
+
+
+def _ended(answered: AnsweredTicket, *, is_delivered: bool) -> AskedView:
+    """Return how a question ended, with its answer if nobody can withdraw the answer any more."""
+    number = answered.ticket.ticket_id
+    if not answered.is_answer:
+        return {"question_id": number, "asked": False, "state": "closed"}
+    if not is_delivered:
+        return {"question_id": number, "asked": False, "state": "answered"}
+    answer = decision_told(answered.decision)
+    return {"question_id": number, "asked": False, "state": "answered", "answer": answer}
 
 
 def _find_run(context: WriteContext, asked: AskPerson) -> str:
@@ -138,7 +145,7 @@ def _is_outside(context: WriteContext, asked: AskPerson, agent: Agent) -> bool:
 
 
 def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: AskedQuestion) -> AskedView:
-    """Start a run that waits for the answer, and sends it to the agent as mail.
+    """Store a run that waits for the answer, and then sends it to the agent as mail.
 
     Raises:
         IllegalTransition: This process executes no runs, or the agent has too many open questions.
@@ -149,44 +156,40 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
         )
     number = question_number(agent.id, question.text, context.now, context.dice.random())
     threads = _threads(home, agent, number)
-    waiting = context.tx.waiting_runs(threads)
-    free = [thread for thread in threads if thread not in waiting]
+    context.tx.lock_projects([home.id])  # the same question, asked at the same time, is one question
+    asking = context.tx.open_runs(threads)
+    free = [thread for thread in threads if thread not in asking]
     same = [
         (run, ticket)
-        for run in waiting.values()
+        for run in asking.values()
         for ticket in run.open_tickets
         if ticket.reason == question.text
     ]
-    answered = [  # the agent gets the answer when it can no longer be withdrawn
-        answer.ticket for run in waiting.values() for answer in run.answered if answer.is_answer
-    ]
-    for ticket in (*(ticket for _, ticket in same), *answered):
-        if (ticket.reason, ticket.asked) == (question.text, question.asked):
+    for _, ticket in same:
+        if ticket.asked == question.asked:
             return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
+    for answered in (answered for run in asking.values() for answered in run.answered):
+        before = answered.ticket.reason, answered.ticket.asked
+        if before == (question.text, question.asked) and answered.is_answer:
+            return _ended(answered, is_delivered=False)
     if not free:
         raise IllegalTransition(
             f"{agent.name} already has {ASKING_LANES} open questions, the maximum",
             value=question.text,
             remedy="wait until some are answered; people see them with `postroom questions list`",
         )
-    numbered = replace(question, id=number)
-    message = Message(
-        role=Role.USER,
-        content=(ContentBlock(text=question.text), ContentBlock(type="data", data=to_builtins(numbered))),
-        id=f"{ASKED}{number}",
-    )
-    mode = DeliveryMode(
-        boundary=Boundary.NEXT_STEP, group=None, starts_run=True, resumes=False, target_run_id=None
-    )
-    context.waking.accept(free[0], message, mode)
-    for (
-        run,
-        ticket,
-    ) in same:  # the action or the kind of answer differs, so nobody may answer this question
+    context.waking.ask(free[0], agent, replace(question, id=number))
+    for run, ticket in same:  # the action or the kind of answer differs, so nobody may answer this question
         closed = closed_by_another(agent.name, ticket, number, now=context.now)
         told = Message.user(closed.reason or "", id=f"{ASKED_AGAIN}-{number}")
-        again = replace(mode, target_run_id=run.run_id)
-        context.waking.accept(run.thread_id, told, again, [(ticket.tool_call_id, closed)])
+        mode = DeliveryMode(
+            boundary=Boundary.NEXT_STEP,
+            group=None,
+            starts_run=True,
+            resumes=False,
+            target_run_id=run.run_id,
+        )
+        context.waking.accept(run.thread_id, told, mode, [(ticket.tool_call_id, closed)])
     return {"question_id": number, "asked": True}
 
 

@@ -18,6 +18,7 @@ from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
+from postroom.contracts.questions import IN_WINDOW
 from postroom.contracts.quoting import one_line, without_escapes
 from postroom.contracts.records import from_plain, replace
 from postroom.contracts.runs import (
@@ -39,7 +40,7 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, ASKED_AGAIN, IN_WINDOW, retired, takes_reply
+from postroom.mail.waking.open_questions import ASKED_AGAIN, retired, takes_reply, ticket_of
 from postroom.mail.waking.prompts import (
     ASKING,
     DECISION,
@@ -48,12 +49,12 @@ from postroom.mail.waking.prompts import (
     STOPS,
     answer_told,
     asks,
-    clipped,
     decision_told,
     failure,
+    keep_end,
     messages_named,
 )
-from postroom.ports import PendingBoundary, RunControl, RunEffects, claim_of
+from postroom.ports import PendingBoundary, RunControl, RunEffects, get_claim
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
@@ -237,7 +238,7 @@ class MailRunExecutor(ExecutorAround):
                 answered=[call_id for call_id, _ in activation.decisions],
                 is_question=is_asking,
             )
-            begun = await _write_change(self._store, claim_of(activation), begin_run)
+            begun = await _write_change(self._store, get_claim(activation), begin_run)
         if is_asking:
             return AgentRunResult(run_id=run_id, response=decision_told(activation.decisions[0][1]))
         messages = _among(activation.messages, begun.mail)
@@ -266,7 +267,7 @@ class MailRunExecutor(ExecutorAround):
             return result
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
-        """Wait for the answer to the question of the run's message."""
+        """Wait for the answer to the question of the run's message; an older release asked in this way."""
         blocks = [
             block for message in activation.messages for block in message.content if block.type == "data"
         ]
@@ -285,7 +286,7 @@ class MailRunExecutor(ExecutorAround):
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
             noted = partial(_notes_message, begun=begun, run_id=run_id, rules=self._rules)
             told = replace(
-                told, messages=(*await _write_change(self._store, claim_of(told), noted), *told.messages)
+                told, messages=(*await _write_change(self._store, get_claim(told), noted), *told.messages)
             )
         try:
             result = await self._within.run(told, sink)
@@ -300,23 +301,11 @@ class MailRunExecutor(ExecutorAround):
         """Store the trace position of the run, for work that the run causes later."""
         if (at := span.traceparent) is not None:
             name = run_trace(activation.run_id or "")
-            await _write_change(self._store, claim_of(activation), lambda tx: tx.put_trace(name, at))
+            await _write_change(self._store, get_claim(activation), lambda tx: tx.put_trace(name, at))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
-        tickets = tuple(
-            RunWaitingTicket(
-                ticket_id=question.id,
-                tool_call_id=question.id,
-                tool_name=ASK,
-                reason=question.text,
-                updated_at=now,
-                expires_at=None if question.timeout_ms is None else now + question.timeout_ms,
-                on_timeout=question.on_timeout,
-                asked=question.asked,
-            )
-            for question in asked
-        )
+        tickets = tuple(ticket_of(question, now) for question in asked)
         waiting = result.waiting or RunWaitingState(
             reason=WaitingReason.USER_INPUT, message=result.response or None
         )
@@ -557,7 +546,7 @@ class RunCompletion:
             sender=agent,
             addressees=addressees,
             subject=reply_subject(asked.subject, context.rules.max_subject_chars),
-            body_md=clipped(without_escapes(body), context.rules.max_body_bytes),
+            body_md=keep_end(without_escapes(body), context.rules.max_body_bytes),
             importance="normal" if self.failed is None else "high",
             thread_id=asked.thread_id,
             topic=asked.topic,
@@ -681,7 +670,9 @@ class MessageEffects(RunEffects):
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if addressed is not None:
             tx.mail.lock_projects([addressed.project.id])
-            questions = [ticket.tool_call_id for ticket in run.open_tickets]
+            closed = [answered.ticket for answered in run.answered if not answered.is_answer]
+            tickets = run.waiting.tickets if run.waiting is not None else ()
+            questions = [ticket.tool_call_id for ticket in tickets if ticket not in closed]
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
 
 
@@ -702,7 +693,8 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
         asking = tx.runs.messages.named(run.thread_id, run.input.trigger_message_ids)
         texts = [record.message.text() for record in asking]
     question = one_line(texts[0]) if texts else "your question"
-    text = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
+    why = answer.decision.reason if answer is not None and not answer.is_answer else _reason(run)
+    text = run.final_output or f"There is no answer: {why or 'the question was withdrawn'}."
     new = NewMessage(
         project=project,
         sender=agent,

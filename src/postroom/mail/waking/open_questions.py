@@ -13,43 +13,42 @@ from typing import Final
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
-from postroom.contracts.questions import MAX_TEXT_LENGTH, NOBODY, Answerer, Given, decision_on
+from postroom.contracts.questions import (
+    BY_MAIL,
+    MAX_TEXT_LENGTH,
+    NOBODY,
+    Answerer,
+    Given,
+    answered_where,
+    decision_on,
+)
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.runs import RunRecord, RunWaitingTicket, agent_of
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import number_of
+from postroom.contracts.waking import AskedQuestion, number_of
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
-from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, lane_of
+from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, choose_lane
 from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
-IN_WINDOW: Final = "window"
-"""The prefix of the ids of decisions that were made in the window of the client program that asked."""
-BY_MAIL: Final = "mail"
-"""The prefix of the ids of decisions that were made by a reply."""
 ASKED_AGAIN: Final = "again"
 """The prefix of the ids of decisions that close a question because its agent asked it in another form."""
-PAGES: Final = "page"
-COMMAND_LINE: Final = "operator"
-OVER_HTTP: Final = "http"
-NOTIFICATION: Final = "notification"
-_SURFACES: Final = {
-    PAGES: "on the pages",
-    COMMAND_LINE: "at the command line",
-    OVER_HTTP: "over HTTP",
-    NOTIFICATION: "in a notification",
-    "chat": "in a chat",
-    BY_MAIL: "by mail",
-    IN_WINDOW: "in the window of the client",
-}
-"""The surfaces on which people answer, keyed by the prefix of the decision's id."""
 _SHOWN: Final = 200
 """The number of characters of a question that senders see while their messages wait for its answer."""
 
 
-def answered_where(decision: ToolCallResume) -> str:
-    """Return the surface on which a question was answered, in words, or "" if nobody answered it."""
-    return _SURFACES.get(decision.decision_id.partition("/")[0], "")
+def ticket_of(question: AskedQuestion, now: int) -> RunWaitingTicket:
+    """Return a question of an agent in the form in which its run waits for the answer."""
+    return RunWaitingTicket(
+        ticket_id=question.id,
+        tool_call_id=question.id,
+        tool_name=ASK,
+        reason=question.text,
+        updated_at=now,
+        expires_at=None if question.timeout_ms is None else now + question.timeout_ms,
+        on_timeout=question.on_timeout,
+        asked=question.asked,
+    )
 
 
 def retired(name: str) -> str:
@@ -127,7 +126,7 @@ def held(
         recipient.agent_id: agent_thread(
             recipient.project_slug,
             recipient.name,
-            lane_of(message.thread_id, agents[recipient.agent_id].runs_at_once),
+            choose_lane(message.thread_id, agents[recipient.agent_id].runs_at_once),
         )
         for recipient in readers
     }

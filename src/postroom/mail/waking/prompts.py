@@ -78,7 +78,7 @@ def asking_thread(slug: str, name: str, lane: int) -> str:
     return f"{agent_thread(slug, name)}{ASKING}{lane}"
 
 
-def lane_of(mail_thread: str, runs_at_once: int) -> int:
+def choose_lane(mail_thread: str, runs_at_once: int) -> int:
     """Return the lane for the runs of a mail thread. The lane of a thread is always the same."""
     return crc32(mail_thread.encode()) % runs_at_once
 
@@ -126,12 +126,12 @@ def as_order(task: Task, message: Message, origin: Origin, *, reader: str, nonce
     head = _ORDER_INTRODUCTION.format(name=one_line(reader), number=task.id, mark=f"[{nonce}]")
     written = (
         f"Task: {task.id}\nMessage: {message.id}\nThread: {one_line(message.thread_id)}\n"
-        f"Author: {one_line(origin.address)}\nTitle: {one_line(task.title)}\n\n{task_told(task)}"
+        f"Author: {one_line(origin.address)}\nTitle: {one_line(task.title)}\n\n{describe_task(task)}"
     )
-    return f"{head}\n\n{between(nonce, written)}\n\n{claim_told(task)}"
+    return f"{head}\n\n{between(nonce, written)}\n\n{describe_claim(task)}"
 
 
-def task_told(task: Task) -> str:
+def describe_task(task: Task) -> str:
     """Return the text, the files and the acceptance of a task, as its author wrote them."""
     parts = [task.text.strip()] if task.text.strip() else []
     if task.paths:
@@ -141,7 +141,7 @@ def task_told(task: Task) -> str:
     return "\n\n".join(parts)
 
 
-def claim_told(task: Task) -> str:
+def describe_claim(task: Task) -> str:
     """Return the instructions to finish a claimed task, or to report why that is impossible."""
     return (
         f"You hold task {task.id} with epoch {task.epoch}. Finish it with done_task. If you cannot, give the "
@@ -219,7 +219,7 @@ def asks(name: str, said: str, questions: Sequence[RunWaitingTicket], *, by_repl
     return "\n\n".join(filter(None, parts))
 
 
-def clipped(text: str, most: int) -> str:
+def keep_end(text: str, most: int) -> str:
     """Return the last `most` bytes of a text, after a note that the rest was cut off."""
     raw = text.encode()
     if len(raw) <= most:

@@ -17,7 +17,7 @@ from postroom.mail.context import Caller, WriteContext
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.sending import Addressee, NewMessage, refusals, store_message, wake_readers
 from postroom.mail.tasks import end_leases, next_ready, take
-from postroom.mail.waking.prompts import claim_told, task_told
+from postroom.mail.waking.prompts import describe_claim, describe_task
 from postroom.mail.waking.subscription_rounds import SubscriptionRounds
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
 from postroom.stores.changes import TASKS
@@ -114,7 +114,7 @@ def _send_task(context: WriteContext, project: Project, agent: Agent, task: Task
     reader, reach = Addressee(project=project, agent=agent, kind="to"), tx.reach(author.id, [agent.id])
     if refusals(context, home, author, [reader], reach=reach):
         return False
-    words = (task_told(task), claim_told(replace(task, epoch=task.epoch + 1)))
+    words = (describe_task(task), describe_claim(replace(task, epoch=task.epoch + 1)))
     message = NewMessage(
         project=home,
         sender=author,

@@ -23,23 +23,32 @@ from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import RunRecord, agent_of
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import (
+    RunMessageInput,
+    RunRecord,
+    RunStatus,
+    RunWaitingState,
+    WaitingReason,
+    agent_of,
+)
 from postroom.contracts.tasks import TASK_THREAD, place_in_message
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import Accept, ThreadsNeeded
+from postroom.contracts.waking import Accept, AskedQuestion, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
-from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
-from postroom.mail.waking.open_questions import answers, given_by_reply, why_late
+from postroom.mail.projects import PEOPLE_SLUG, VISITOR, format_address
+from postroom.mail.waking.open_questions import answers, given_by_reply, ticket_of, why_late
 from postroom.mail.waking.prompts import (
+    ASKED,
     Origin,
     agent_thread,
     as_answered,
     as_order,
     as_prompt,
     as_said,
-    lane_of,
+    choose_lane,
     message_name,
 )
 from postroom.ports import ChatDelivery, ChatOutbox
@@ -84,6 +93,28 @@ class OpenChange:
     expected: frozenset[str] = frozenset()
     """The threads that the recipients of the change's messages need, and that the change has locked."""
 
+    def ask(self, thread_id: str, agent: Agent, question: AskedQuestion) -> None:
+        """Store a run that waits for the answer to a question that an agent asks outside its runs.
+
+        Raises:
+            ThreadsNeeded: The change has not locked the thread.
+        """
+        if thread_id not in self.accept.thread_ids:
+            raise ThreadsNeeded(frozenset({thread_id}))
+        now, message = self.tx.now(), RunMessage.user(question.text, id=f"{ASKED}{question.id}")
+        run = RunRecord(
+            run_id=self.tx.new_id(),
+            thread_id=thread_id,
+            status=RunStatus.WAITING,
+            input=RunMessageInput(thread_id=thread_id, trigger_message_ids=(message.id or "",)),
+            waiting=RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket_of(question, now),)),
+            created_at=now,
+            started_at=now,
+            updated_at=now,
+        )
+        self.tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run, messages=(message,)))
+        self.tx.mail.ask_outside(run.run_id, agent.id, question.id, now)
+
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
@@ -97,14 +128,16 @@ class OpenChange:
             QueueFull: A recipient has reached its limit of waiting messages, and `refuses_full` is true.
         """
         agents = [reader for reader in readers if not is_person(reader)]
-        threads = {name for agent in agents for name in self.threads_of(agent, thread_id, reply_to)}
+        threads = {name for agent in agents for name in self.choose_threads(agent, thread_id, reply_to)}
         needed = frozenset(sorted(threads)[:MAX_AT_ONCE])
         self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
         if not self.refuses_full:
             return
-        woken = [agent for agent in agents if needed.issuperset(self.threads_of(agent, thread_id, reply_to))]
+        woken = [
+            agent for agent in agents if needed.issuperset(self.choose_threads(agent, thread_id, reply_to))
+        ]
         if full := [agent for agent in woken if not self.has_room(agent, thread_id, reply_to, sender_id)]:
             names = [reader[1].name for reader in full]
             raise QueueFull(
@@ -115,7 +148,7 @@ class OpenChange:
                 details={"recipients": names},
             )
 
-    def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
+    def choose_threads(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
         """Return the threads to which a message for a recipient may be added."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
@@ -138,7 +171,7 @@ class OpenChange:
         """
         for woken_reader in readers:
             origin = Origin(
-                address=address_of(message.sender_name, home.slug, woken_reader[0].slug),
+                address=format_address(message.sender_name, home.slug, woken_reader[0].slug),
                 program=sender.program,
                 verified=self.verified,
                 is_answer=is_answer,
@@ -380,7 +413,9 @@ def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
     If there is no mail thread, return all threads of the agent's runs.
     """
     project, agent = reader
-    lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
+    lanes = (
+        range(agent.runs_at_once) if mail_thread is None else [choose_lane(mail_thread, agent.runs_at_once)]
+    )
     return [agent_thread(project.slug, agent.name, lane) for lane in lanes]
 
 

@@ -10,7 +10,7 @@ from postroom.contracts.chat import (
     InboundStatus,
     Received,
     chat_lock,
-    inbound_id_of,
+    parse_inbound_id,
 )
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
 from postroom.contracts.messages import Json, Message
@@ -92,7 +92,7 @@ class IntakeLog:
             pending = tx.runs.messages.waiting(thread_id)
             taken = [pending for pending in pending if message_id in (None, pending.pending_id)]
             tx.runs.messages.take(thread_id, [pending.version for pending in taken])
-            ids = {inbound_id_of(pending.message.id or "") for pending in taken} - {None}
+            ids = {parse_inbound_id(pending.message.id or "") for pending in taken} - {None}
             messages = tx.chats.inbound_by_id([number for number in ids if number is not None])
             tx.lock(*{chat_lock(message.key) for message in messages})
             tx.chats.move_inbound([message.inbound_id for message in messages], move, tx.now())

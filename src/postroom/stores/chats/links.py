@@ -102,7 +102,7 @@ class ChatLinks:
 
         return await self._store.write(change, key=_LOCK)
 
-    async def chats_of(self, person: str) -> tuple[LinkedChat, ...]:
+    async def list_chats(self, person: str) -> tuple[LinkedChat, ...]:
         """Return up to 200 chats of a person, ordered by platform and id."""
         return tuple(await self._store.read(lambda tx: tx.chats.linked_chats_of(person)))
 

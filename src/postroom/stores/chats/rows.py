@@ -15,7 +15,7 @@ from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import Json
 from postroom.contracts.web_chats import WebConversation, WebEntry
-from postroom.stores.codec import decode_json, encode, kept, told, unreadable
+from postroom.stores.codec import decode_json, encode, escape_nul, unescape_nul, unreadable
 from postroom.stores.sql_transaction import Row
 
 
@@ -42,7 +42,7 @@ def inbound(row: Row) -> InboundMessage:
             updated_at=row[10],
             revision=row[11],
             thread_id=row[12],
-            reason=told(row[13]),
+            reason=unescape_nul(row[13]),
         )
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("inbound", str(row[0]), error) from error
@@ -59,7 +59,7 @@ def session(row: Row) -> ChatSession:
             session_key=row[0],
             thread_id=row[1],
             source=_fields(row[2], "source"),
-            title=told(row[3]),
+            title=unescape_nul(row[3]),
             settings=_fields(row[4], "settings"),
             created_at=row[5],
             updated_at=row[6],
@@ -76,7 +76,7 @@ def thread(row: Row) -> SessionThread:
     return SessionThread(
         thread_id=thread_id,
         session_key=session_key,
-        title=told(title),
+        title=unescape_nul(title),
         created_at=created_at,
         active_at=active_at,
     )
@@ -93,7 +93,9 @@ def person(row: Row) -> Person:
         known_role = PersonRole(role)
     except ValueError as error:
         raise unreadable("person", f"{platform} {user_id}", error) from error
-    return Person(platform=platform, user_id=user_id, role=known_role, name=told(name), added_at=added_at)
+    return Person(
+        platform=platform, user_id=user_id, role=known_role, name=unescape_nul(name), added_at=added_at
+    )
 
 
 def request(row: Row) -> PairingRequest:
@@ -103,7 +105,7 @@ def request(row: Row) -> PairingRequest:
         platform=platform,
         user_id=user_id,
         code_hash=code_hash,
-        name=told(name),
+        name=unescape_nul(name),
         asked_at=asked_at,
         expires_at=expires_at,
     )
@@ -130,7 +132,7 @@ def web_conversation(row: Row) -> WebConversation:
     return WebConversation(
         person=person,
         conversation_id=conversation_id,
-        title=told(title) or "",
+        title=unescape_nul(title) or "",
         created_at=created_at,
         active_at=active_at,
     )
@@ -158,7 +160,7 @@ def of_session(session: ChatSession) -> dict[str, object]:
         "session_key": session.session_key,
         "thread_id": session.thread_id,
         "source": encode(session.source),
-        "title": kept(session.title),
+        "title": escape_nul(session.title),
         "settings": encode(session.settings),
         "created_at": session.created_at,
         "updated_at": session.updated_at,

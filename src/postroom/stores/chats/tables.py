@@ -22,7 +22,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats import rows
-from postroom.stores.codec import encode, kept, record
+from postroom.stores.codec import encode, escape_nul, record
 
 if TYPE_CHECKING:
     from postroom.stores.store import Transaction
@@ -117,7 +117,7 @@ class ChatTables:
             "before": [before for before, after in INBOUND_MOVES.items() if move.status in after],
             "is_open": move.status.is_open,
             "thread_id": move.thread_id,
-            "reason": kept(move.reason),
+            "reason": escape_nul(move.reason),
             "now": now,
         }
         self._tx.run("chats.move", values)
@@ -167,12 +167,12 @@ class ChatTables:
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
         """Return a session's threads, last active first; `title` selects the threads with this title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
-        values = {"session_key": session_key, "title": kept(title), "limit": limit}
+        values = {"session_key": session_key, "title": escape_nul(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     def put_thread(self, thread: SessionThread) -> None:
         """Store a new thread of a session, or a new title and activity of a known thread."""
-        values = {**asdict(thread), "title": kept(thread.title)}
+        values = {**asdict(thread), "title": escape_nul(thread.title)}
         self._tx.run("chats.put_thread", values)
 
     def person(self, platform: str, user_id: str) -> Person | None:
@@ -188,7 +188,7 @@ class ChatTables:
 
     def put_person(self, person: Person) -> Person:
         """Store a new person, or a new role and name of a known person; return the stored record."""
-        values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
+        values = {**asdict(person), "role": person.role.value, "name": escape_nul(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
 
@@ -214,7 +214,7 @@ class ChatTables:
 
     def put_request(self, request: PairingRequest) -> None:
         """Store a request; it replaces an earlier request of the same person."""
-        self._tx.run("chats.put_request", {**asdict(request), "name": kept(request.name)})
+        self._tx.run("chats.put_request", {**asdict(request), "name": escape_nul(request.name)})
 
     def drop_request(self, platform: str, user_id: str) -> None:
         """Delete the request of a person."""
@@ -271,7 +271,7 @@ class ChatTables:
 
     def put_web_conversation(self, conversation: WebConversation) -> None:
         """Store a new conversation of the chat page, or a new title and position of a known one."""
-        values = {**structs.asdict(conversation), "title": kept(conversation.title)}
+        values = {**structs.asdict(conversation), "title": escape_nul(conversation.title)}
         self._tx.run("chats.put_web_conversation", values)
 
     def drop_web_conversation(self, person: str, conversation_id: str) -> bool:

@@ -406,6 +406,11 @@ class WakingReads:
         runs = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
+    def open_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """Return the runs of these threads that have not ended, keyed by thread."""
+        runs = map(rows.run, self._tx.all("mail.open_runs", {"thread_ids": thread_ids}))
+        return {run.thread_id: run for run in runs}
+
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
         """Return the states of the runs that were given these messages, keyed by message and recipient."""
         runs: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
@@ -472,14 +477,6 @@ class WakingReads:
                 if run.input is not None and message_id in run.input.trigger_message_ids:
                     return run
         return None
-
-    def is_pending(self, thread_ids: Sequence[str], message_id: str) -> bool:
-        """Return whether a message waits for a run on one of these threads."""
-        looks = [
-            ("threads.pending_versions", {"thread_id": name, "pending_ids": [message_id]})
-            for name in thread_ids
-        ]
-        return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
         """Return the times at which snoozes of these runs' questions end, keyed by run id and call id."""
@@ -649,6 +646,10 @@ class WakingWrites(WakingReads):
         if self._tx.changed("mail.ask", values):
             self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
+
+    def ask_outside(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
+        """Record that an agent has asked a question outside a run; the run only waits for the answer."""
+        self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
 
     def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
         """Delete a question that an active run replaced before anybody saw it."""

@@ -610,16 +610,16 @@ class Connection:
         return refusal
 
     def _refusal(self, result: pq.abc.PGresult) -> Refusal:
-        def told(which: pq.DiagnosticField) -> str:
+        def unescape_nul(which: pq.DiagnosticField) -> str:
             return (result.error_field(which) or b"").decode(errors="replace")
 
-        state = told(_DIAGNOSTIC.SQLSTATE)
+        state = unescape_nul(_DIAGNOSTIC.SQLSTATE)
         if not state:  # an error of libpq itself: the server is gone
             raise ConnectionLost(result.error_message.decode(errors="replace").strip())
         refusal = Refusal(
             state=state,
-            text=told(_DIAGNOSTIC.MESSAGE_PRIMARY),
-            rule=told(_DIAGNOSTIC.CONSTRAINT_NAME),
+            text=unescape_nul(_DIAGNOSTIC.MESSAGE_PRIMARY),
+            rule=unescape_nul(_DIAGNOSTIC.CONSTRAINT_NAME),
             schema=quoted(self._address.schema),
             user=quoted((self._pg.user or b"").decode(errors="replace")),
         )

@@ -39,13 +39,13 @@ from postroom.stores.postgres.schema import (
     SETTINGS,
     WITHIN,
     Ownership,
-    faults_of,
+    find_faults,
+    list_tables,
     migrate,
-    outline_of,
+    read_outline,
     refuse_lacking,
     refuse_unfit,
     refuse_without_rights,
-    tables_of,
 )
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
@@ -225,7 +225,7 @@ class PostgresEngine(Engine):
         self._clock: Clock = clock or own_clock
         self._schema = address.schema
         self._steps = shipped_migrations("postgres")
-        self._tables = tables_of(self._steps)
+        self._tables = list_tables(self._steps)
         self._unfit: StoreError | None = None
         """The reason why this release can no longer use the schema, after another release has upgraded it."""
         self.notifications = Notifications(address, changes, self.look_around)
@@ -269,7 +269,7 @@ class PostgresEngine(Engine):
             writing.append(first)
             _refuse_unwritable(first)
             _refuse_pooler(first, address)
-            refuse_without_rights(first, address.schema, tables_of(shipped_migrations("postgres")))
+            refuse_without_rights(first, address.schema, list_tables(shipped_migrations("postgres")))
             migrate(first, address, may_begin=may_begin, is_gone=is_gone)
             own_clock = DatabaseClock()
             own_clock.measure(first)
@@ -378,7 +378,7 @@ class PostgresEngine(Engine):
 
     @override
     async def check(self) -> list[str]:
-        return await self.inspector.submit(faults_of)
+        return await self.inspector.submit(find_faults)
 
     @override
     async def indexes_that_lack_rows(self) -> list[str]:
@@ -390,7 +390,7 @@ class PostgresEngine(Engine):
 
     @override
     async def outline(self) -> Outline:
-        return await self.inspector.submit(outline_of)
+        return await self.inspector.submit(read_outline)
 
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:

@@ -183,7 +183,7 @@ def _bound(table: Table, row: Row) -> list[bytes | None]:
     try:
         return list(map(encoded, row))
     except InvalidRecord as error:
-        key = [str(part)[:80] for part in table.key_of(row)]
+        key = [str(part)[:80] for part in table.get_key(row)]
         raise InvalidRecord(f"{error.message}, in the row {key} of {table.name}", value=key) from error
 
 

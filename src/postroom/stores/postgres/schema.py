@@ -71,7 +71,7 @@ SELECT found.* FROM (
 )
 
 
-def tables_of(steps: Sequence[Migration]) -> list[str]:
+def list_tables(steps: Sequence[Migration]) -> list[str]:
     """Return the names of all tables in these steps, and of the table that lists the applied steps."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
@@ -191,12 +191,12 @@ _PREPARABLE: Final = ("DELETE", "INSERT", "SELECT", "UPDATE", "WITH")
 """The first words of statements that PostgreSQL can prepare."""
 
 
-def outline_of(tx: PostgresTransaction) -> Outline:
+def read_outline(tx: PostgresTransaction) -> Outline:
     """Return a description of the schema without its data."""
-    return outline.outline_of(tx, lambda text: _number(tx, text))
+    return outline.read_outline(tx, lambda text: _number(tx, text))
 
 
-def faults_of(tx: PostgresTransaction) -> list[str]:
+def find_faults(tx: PostgresTransaction) -> list[str]:
     """Return about forty faults of the schema at most.
 
     Faults are missing tables and columns, unreadable rows (with checksums, all damaged pages), rows that

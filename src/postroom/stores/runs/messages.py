@@ -73,7 +73,7 @@ class Messages(Tables):
         row = self._sql.one("threads.summary", parameters)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
 
-    def first_summary_of(
+    def find_first_summary(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
         """Return the number of the first summary that covers these messages, or output of these runs."""

@@ -48,7 +48,7 @@ from postroom.contracts.run_stores import (
     ThreadState,
     thread_lock,
 )
-from postroom.contracts.runs import Conversation, RunRecord, Thread, conversation_of
+from postroom.contracts.runs import Conversation, RunRecord, Thread, build_conversation
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.tables import RunTables
@@ -472,10 +472,10 @@ class ThreadStore(_RunPort):
         return await self._look(look)
 
     async def conversation(self, thread_id: str, run_id: str) -> tuple[Message, ...]:
-        """Return the committed messages that a run of the thread sees, as `conversation_of` describes."""
+        """Return the committed messages that a run of the thread sees, as `build_conversation` describes."""
 
         def look(runs: RunTables) -> tuple[Message, ...]:
-            seen = conversation_of(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
+            seen = build_conversation(run_id, runs.messages.all(thread_id), runs.threads.turns(thread_id))
             return seen.messages
 
         return await self._look(look)
@@ -503,7 +503,7 @@ class ThreadStore(_RunPort):
             gone = hidden.union(*(turn.takes_back for turn in turns))
             if summary is not None and (gone or hidden_ids):
                 excluded = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
-                broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(excluded))
+                broken = runs.messages.find_first_summary(thread_id, sorted(gone), sorted(excluded))
                 if broken is not None:
                     summary = runs.messages.summary(thread_id, broken)
                     turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
@@ -515,7 +515,7 @@ class ThreadStore(_RunPort):
                 missing = sorted({id for turn in turns for id in turn.asked if id not in ids})
                 again = runs.messages.passed_over(thread_id, missing, sorted(own - ids)) if missing else ()
                 messages = (*again, *messages)
-            seen = conversation_of(run_id, messages, turns)
+            seen = build_conversation(run_id, messages, turns)
             return Conversation(messages=seen.messages, summary=summary, hidden=seen.hidden, turns=seen.turns)
 
         return await self._look(look)

@@ -16,10 +16,10 @@ from postroom.stores.codec import (
     decode,
     decode_json,
     encode,
+    escape_nul,
     is_answer,
-    kept,
     message_with,
-    told,
+    unescape_nul,
     unreadable,
     with_answer,
 )
@@ -56,7 +56,7 @@ def dispatch(row: Row) -> RunDispatch:
         if row[_TERMINATION] is not None:
             values[_TERMINATION] = _termination(row[_TERMINATION])
         for place in _FREE:
-            values[place] = told(row[place])
+            values[place] = unescape_nul(row[place])
         if row[_ANSWER] is not None:
             values[_RESPONSE] = answer_in(row[_ANSWER]) or None
         return RunDispatch(**dict(zip(_NAMES, values, strict=False)))
@@ -91,7 +91,7 @@ def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Val
         "max_attempts": record.max_attempts,
         "deadline_at": record.deadline_at,
         "tenant": record.tenant,
-        "last_error": kept(record.last_error),
+        "last_error": escape_nul(record.last_error),
         "claim_token": record.claim_token,
         "claimed_by": record.claimed_by,
         "claimed_at": record.claimed_at,
@@ -99,9 +99,9 @@ def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Val
         "dispatch_instance_id": record.dispatch_instance_id,
         "run_status": record.run_status and record.run_status.value,
         "termination": None if record.termination is None else encode(record.termination),
-        "run_response": None if refers else kept(record.run_response),
+        "run_response": None if refers else escape_nul(record.run_response),
         "answer_of": answer.run_id if answer is not None and refers else None,
-        "run_error": kept(record.run_error),
+        "run_error": escape_nul(record.run_error),
         "completed_at": record.completed_at,
         "reconciled": record.reconciled,
         "limit_key": record.limit_key,
@@ -155,7 +155,7 @@ def thread_values(record: Thread) -> Values:
     """Return the columns of a thread, keyed by name."""
     return {
         "thread_id": record.id,
-        "title": kept(record.title),
+        "title": escape_nul(record.title),
         "resource_id": record.resource_id,
         "parent_thread_id": record.parent_thread_id,
         "custom": encode(record.custom),
@@ -179,7 +179,7 @@ def thread(row: Row) -> Thread:
     try:
         return Thread(
             id=row[0],
-            title=told(row[1]),
+            title=unescape_nul(row[1]),
             resource_id=row[2],
             parent_thread_id=row[3],
             custom=decode_json(row[4], where="custom"),

@@ -77,7 +77,7 @@ class Threads(Tables):
         parameters = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", parameters)]
 
-    def runs_of(self, thread_ids: Sequence[str]) -> list[str]:
+    def list_run_ids(self, thread_ids: Sequence[str]) -> list[str]:
         """Return the ids of all runs of these threads."""
         return [row[0] for row in self._sql.all("threads.runs_of_threads", {"thread_ids": thread_ids})]
 

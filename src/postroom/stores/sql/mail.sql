@@ -862,6 +862,11 @@ SELECT r.run_id, r.body FROM run_threads t JOIN runs r ON r.run_id = t.open_run_
    AND NOT EXISTS (SELECT 1 FROM active_runs a WHERE a.run_id = r.run_id)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id);
 
+-- open_runs
+SELECT r.run_id, r.body FROM run_threads t JOIN runs r ON r.run_id = t.open_run_id
+ WHERE t.thread_id IN {texts :thread_ids}
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id);
+
 -- received
 SELECT r.message_id, m.project_id, m.thread_id, r.kind, r.read_at, m.recalled_at, s.run_id, s.delivered_at, s.ended_at,
        (SELECT a.run_id FROM run_answers a WHERE a.message_id = r.message_id)

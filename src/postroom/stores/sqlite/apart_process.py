@@ -13,7 +13,7 @@ from typing import Final
 from postroom.contracts import progress
 from postroom.contracts.errors import PostroomError, StoreFull
 from postroom.stores.sqlite.connection import connect_beside, connect_unshared, translated
-from postroom.stores.sqlite.copying import digest_of, refuse_faults
+from postroom.stores.sqlite.copying import hash_file, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of_server
 
 NICENESS: Final = 10
@@ -34,7 +34,7 @@ def _faults(database: str) -> list[str]:
 
 def _read_back(copy: str) -> str:
     refuse_faults(Path(copy))
-    return digest_of(Path(copy))
+    return hash_file(Path(copy))
 
 
 _WORK: Final[Mapping[str, Callable[[str], object]]] = {"faults": _faults, "read_back": _read_back}

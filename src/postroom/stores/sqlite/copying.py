@@ -217,7 +217,7 @@ def digest_file(backup: Path) -> Path:
     return backup.with_name(f"{backup.name}.sha256")
 
 
-def digest_of(file: Path) -> str:
+def hash_file(file: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -248,7 +248,7 @@ def refuse_changed(file: Path, backup: Path) -> None:
         text = digest_file(backup).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
-    if text.split(" ")[0] != digest_of(file):
+    if text.split(" ")[0] != hash_file(file):
         raise _corrupt_error(f"{backup} has changed since it was written: its SHA-256 differs", backup)
 
 

@@ -63,7 +63,7 @@ from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.generations import Generations, forget_generation, refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.looking import outline_of
+from postroom.stores.sqlite.looking import read_outline
 from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.repairing import faults_of_server, indexes_that_lack_rows, write_again
 
@@ -779,7 +779,7 @@ class SqliteEngine(Engine):
 
     @override
     async def outline(self) -> Outline:
-        return await self.readers.submit(lambda tx: outline_of(tx.connection))
+        return await self.readers.submit(lambda tx: read_outline(tx.connection))
 
     @override
     def share(self, topics: Collection[str]) -> None:

@@ -7,16 +7,16 @@ from typing import Final, TypeVar
 
 from postroom.stores import outline
 from postroom.stores.mail.check_values import damaged_messages
-from postroom.stores.outline import Outline, StoreIdentity, identity_of
+from postroom.stores.outline import Outline, StoreIdentity, read_identity
 from postroom.stores.sqlite.connection import SqliteTransaction, connect, translated
 
 T = TypeVar("T")
 _PAGE: Final = 500
 
 
-def outline_of(connection: sqlite3.Connection) -> Outline:
+def read_outline(connection: sqlite3.Connection) -> Outline:
     """Return a description of a database without its data."""
-    return outline.outline_of(
+    return outline.read_outline(
         SqliteTransaction(connection), lambda text: int(connection.execute(text).fetchone()[0])
     )
 
@@ -41,7 +41,7 @@ def outline_of_file(file: Path) -> Outline:
     Raises:
         StoreError: The file cannot be read.
     """
-    return look_into_file(file, outline_of)
+    return look_into_file(file, read_outline)
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
@@ -74,6 +74,6 @@ def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
 
     def look(connection: sqlite3.Connection) -> StoreIdentity | None:
         is_told = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'store_identity'").fetchone()
-        return identity_of(SqliteTransaction(connection), slugs) if is_told else None
+        return read_identity(SqliteTransaction(connection), slugs) if is_told else None
 
     return look_into_file(file, look)

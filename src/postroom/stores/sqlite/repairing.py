@@ -18,7 +18,7 @@ _LACKS: Final = re.compile(r"row \d+ missing from index (\S+)")
 _WRONG: Final = re.compile(r"wrong # of entries in index (\S+)")
 
 
-def faults_of(connection: sqlite3.Connection) -> list[str]:
+def find_faults(connection: sqlite3.Connection) -> list[str]:
     """Read every table and index, and return their faults."""
     rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
@@ -27,7 +27,7 @@ def faults_of(connection: sqlite3.Connection) -> list[str]:
 
 def faults_of_server(connection: sqlite3.Connection) -> list[str]:
     """Return the faults of a database that this release uses, missing tables first."""
-    return [*lacking_tables(connection), *faults_of(connection)]
+    return [*lacking_tables(connection), *find_faults(connection)]
 
 
 def lacking_tables(connection: sqlite3.Connection) -> list[str]:
