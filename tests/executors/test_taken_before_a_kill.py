@@ -60,7 +60,7 @@ class Programs(ProgramExecutor):
         self.told: list[list[str]] = []
         self.acts: list[Act] = []
 
-    async def _attempted(self, work: Work) -> Over:
+    async def _attempt(self, work: Work) -> Over:
         self.told.append([message.text() for message in work.activation.messages])
         return Over(await self.acts.pop(0)(work))
 

@@ -180,7 +180,6 @@ async def test_the_same_question_asked_at_the_same_time_is_one_question(room):
     assert all(view["state"] == "open" for view in views if not view["asked"])
 
 
-@both_engines
 async def test_of_actions_that_are_asked_for_at_the_same_time_only_the_last_is_open(room):
     views = await asyncio.gather(*(ask(room, action=f"DROP TABLE t{number}") for number in range(4)))
     assert all(view["asked"] for view in views)

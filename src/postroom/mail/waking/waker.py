@@ -106,6 +106,7 @@ class OpenChange:
             run_id=self.tx.new_id(),
             thread_id=thread_id,
             status=RunStatus.WAITING,
+            resolution_id="live",  # as `MailRunExecutor.resolve`: a decision must not wait for it
             input=RunMessageInput(thread_id=thread_id, trigger_message_ids=(message.id or "",)),
             waiting=RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket_of(question, now),)),
             created_at=now,
