@@ -689,11 +689,9 @@ class Completion:
         if job.has_followers and asks is not None:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
         state = tx.runs.state(*looks)
-        run, commands, is_cancelled = state.run, list[LiveRunCommand](), False
-        if state.has_commands:
-            commands = commands_in(tx, dispatch)
-            is_over = run is not None and run.status is RunStatus.DONE
-            is_cancelled = not is_over and any(command.cancels for command in commands)
+        run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
+        is_asked = state.has_commands and (run is None or run.status is not RunStatus.DONE)
+        is_cancelled = is_asked and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None

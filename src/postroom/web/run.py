@@ -19,6 +19,7 @@ from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
 from postroom.services.questions import QuestionService
+from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
@@ -102,25 +103,20 @@ async def run(site: WorkingSite, request: Request) -> Response:
         sent = _sent(tx.mail, project, work, story.prompts)
         messages = [step.message for step in story.steps if step.message]
         shown = {message.id for message in conversation.here(tx.mail, project, messages)}
-        wrote = {step.message.id for step in story.steps if step.kind == "wrote" and step.message} & shown
-        told = [one for one in sent["answers"] if one.id in wrote and one.recalled_at is None]
-        repeated, told_texts = {one.id for one in told}, {lines(one.body_md).strip() for one in told}
-        steps = [  # without text that the result repeats
-            step for step in story.steps if step.kind != "says" or lines(step.text).strip() not in told_texts
-        ]
-        texts = {place: lines(step.text) for place, step in enumerate(steps) if step.kind == "says"}
-        for place, entry in enumerate(steps):
-            if entry.message and entry.message.id in repeated:
+        story, told = _told_once(story, sent["answers"], shown)
+        texts = {place: lines(step.text) for place, step in enumerate(story.steps) if step.kind == "says"}
+        for place, entry in enumerate(story.steps):
+            if entry.message and entry.message.id in told:
                 texts[place] = entry.message.body_md
         return {
             "work": work,
-            "story": replace(story, steps=steps),
+            "story": story,
             **sent,
             "shown": shown,
-            "told": repeated,
+            "told": told,
             "said": texts,
             "named": references(tx.mail, project, texts),
-            "is_output_told": lines(story.output.text).strip() in told_texts,
+            "is_output_told": lines(story.output.text).strip() in told.values(),
             "subjects": {row.id: row for row in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
@@ -265,6 +261,19 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
         )
         for shape, begin, end in parts
     ]
+
+
+def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, dict[int, str]]:
+    """Remove text from steps that an answer repeats, and return the texts of the answers shown in full."""
+    told = {
+        answer.id: lines(answer.body_md).strip()
+        for answer in answers
+        if answer.id in shown and answer.recalled_at is None
+    }
+    steps = [
+        step for step in story.steps if step.kind != "says" or lines(step.text).strip() not in told.values()
+    ]
+    return replace(story, steps=steps), told
 
 
 def _sent(reads: MailReads, project: Project, work: Work, prompts: Sequence[Message]) -> dict[str, Any]:
