@@ -6,6 +6,7 @@ from paths import FILE, Limit, limits, measured, passed
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)  # on a very busy machine one play takes 15 seconds
 @pytest.mark.parametrize("path", limits())
 def test_a_path_passes_no_more_than_its_limits(path: str) -> None:
     """A hint or a poll of another round may fall into the counted time, so the lowest of twelve plays counts."""

@@ -10,7 +10,7 @@ from typing import Any
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import DeliveryMode
-from postroom.embedded.items import Item, message_of
+from postroom.embedded.items import Item, build_message
 from simulation.database import CALL, Call
 from simulation.loop import START_MS, SimulatedLoop
 from simulation.plan import Act
@@ -60,7 +60,7 @@ class Job:
         """Have a server take the job; return its run."""
         self.calls += 1
         queue, mailbox = server.queue, server.mailbox
-        message = message_of(self.content, id=self.message_id)
+        message = build_message(self.content, id=self.message_id)
         match self.how:
             case "many":
                 items = [Item(self.thread, self.content, key=self.key, attempts=self.attempts)]

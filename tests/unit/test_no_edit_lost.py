@@ -98,7 +98,9 @@ class Team:
             "POSTROOM_AGENT": agent,
             **env,
         }
-        raw = await asyncio.to_thread(hook.answered, client, event, json.dumps(sent).encode(), surroundings)
+        raw = await asyncio.to_thread(
+            hook.answer_event, client, event, json.dumps(sent).encode(), surroundings
+        )
         found = json.loads(raw) if raw else {}
         found = found.get("hookSpecificOutput", found)
         refusal = found.get("permissionDecisionReason") or found.get("reason")
