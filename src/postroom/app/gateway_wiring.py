@@ -103,7 +103,7 @@ class ChatAgents(SeveralExecutors):
         return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Yield each executor once."""
+        """Yield the executor for models and the executor for agents with a runner, if they exist."""
         return iter([executor for executor in (self._models, self._agents) if executor is not None])
 
     def waits_for_outages(self, thread_id: str) -> bool:

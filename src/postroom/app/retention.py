@@ -128,7 +128,7 @@ class Preview:
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
-        """Add decisions to the count."""
+        """Count decisions whether messages stay or are deleted."""
         for verdict in verdicts:
             self.counts[verdict] = self.counts.get(verdict, 0) + 1
 

@@ -133,7 +133,7 @@ class CanonicalEventDraft:
         return {scope.key for scope in self.scopes} | keys
 
     def scope_id(self, family: str) -> str | None:
-        """Return the id of the draft's scope in this family."""
+        """Return the id of the scope of this family (such as `thread`) that the draft has, or None."""
         return next((scope.id for scope in self.scopes if scope.family == family), None)
 
 

@@ -74,7 +74,7 @@ def told_fields(
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
-    """Return the member of an enum with this value."""
+    """Return the member of the enum `kind` that has this value."""
     by_value = {item.value: item for item in kind}
     if not isinstance(value, str) or value not in by_value:
         raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(by_value)}")

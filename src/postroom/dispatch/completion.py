@@ -117,7 +117,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """The action of the queue on a dispatch after its execution."""
+    """The result of an execution, which decides whether its dispatch ends or is tried again."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -300,7 +300,7 @@ class Claimed(Record, frozen=True, kw_only=True):
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """If the run is new, write the rows that belong to its start, and those of its budgets."""
+        """Write what the start of the run uses of its budgets and, for a new run, the rows of its effects."""
         if self.start is not None and self.run is not None:
             if self.start.asks:
                 begin_to_ask(tx, self.run.run_id, self.start.asks)
@@ -313,7 +313,7 @@ class Claimed(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """A claimed dispatch with its run, and all that this process needs to execute the run."""
+    """A claimed dispatch with its run, and the state of its execution in this process."""
 
     dispatch: RunDispatch
     begun: Claimed

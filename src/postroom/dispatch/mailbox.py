@@ -277,7 +277,7 @@ class Mailbox:
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
     ) -> T:
-        """Make a change that may deliver messages to runs of these threads, in one transaction.
+        """Execute a change that may deliver messages to runs of the threads `thread_ids`, in one transaction.
 
         The change receives a function that takes a thread, a message and a mode, and delivers the message
         like `deliver`. The threads are locked before the change, and runs start after its commit. No state of
@@ -625,7 +625,7 @@ def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> Non
     place = None if coordinator is None else coordinator.storage_identity
     if place is not None and place != stores.threads.storage_identity:
         raise InvalidSubmission(
-            "mailbox run_store must match executor CommitCoordinator: they write to different places",
+            "mailbox run_store must match executor CommitCoordinator: the two write to different databases",
             value=place,
             remedy="open the mailbox with the executor's stores",
         )

@@ -116,7 +116,7 @@ class PendingInput:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the messages that the run reads at this boundary, and return them in order.
+        """Commit the pending messages that the run reads at this point of its execution, and return them.
 
         `group` selects only messages of that group. `only` selects only messages with these ids, which the
         program has already received. The effects of the run may leave out a message that was withdrawn.
@@ -1330,7 +1330,7 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
 
 
 async def list_input_ids(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
-    """Return the ids of the messages with which these runs started."""
+    """Return the ids of the messages with which the runs `run_ids` started."""
     ids: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)

@@ -301,7 +301,7 @@ class GatewayRunner:
     # Processing the queues.
 
     def go_on(self, worker: ChatWorker) -> None:
-        """Start a task that handles the queue of a chat, unless there is such a task."""
+        """Start the task that handles the queue of a chat, unless the task is running already."""
         tasks = self.services.tasks
         if worker.queue and not worker.is_active and not tasks.closed:
             tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")

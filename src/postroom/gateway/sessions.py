@@ -70,7 +70,7 @@ class Sessions:
         return session, began_anew
 
     async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the same as `of`, but leave it to the caller to store the session's activity."""
+        """Return the same as `of`, but do not store the time of the activity. The caller must store it."""
         now = self._clock.now()
         session = await self.load(key)
         if session is None:

@@ -60,7 +60,7 @@ class Subscriptions:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody may be listening."""
+        """Whether somebody may be subscribed, in this process or in another process."""
         return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """The fields of an ended run that determine the order of a conversation; others are not decoded."""
+    """The fields of an ended run that determine the order of a conversation; no other field is decoded."""
 
     started_at: int | None = None
     finished_at: int | None = None

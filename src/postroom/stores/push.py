@@ -27,7 +27,7 @@ class PushTables(Tables):
         self._tell(PUSH)
 
     def drop(self, subscription_ids: Sequence[str]) -> None:
-        """Delete these subscriptions."""
+        """Delete the push subscriptions with these ids."""
         self._sql.run("push.drop", {"ids": subscription_ids})
 
     def see(self, seen_at: int) -> None:

@@ -40,7 +40,7 @@ class Stores(MailStore):
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in all these commits."""
+        """The number of commits so far, and the number of changes that they contained."""
         return self.store.engine.grouping
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:

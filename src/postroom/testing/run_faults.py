@@ -109,7 +109,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     wakeups: TopicListener | None = None,
     store: SqlStore | None = None,
 ) -> RunStores:
-    """Return stores with these parts replaced."""
+    """Return a copy of `stores`, in which each given part replaces the original part."""
     changed = copy(stores)
     changed.store = store or stores.store
     changed.dispatches = dispatches or stores.dispatches

@@ -92,7 +92,7 @@ def known_project(reads: MailReads, slug: str) -> Project:
 
 
 def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
-    """Return an agent of a project.
+    """Return the agent with this name in a project.
 
     Raises:
         UnknownAgent: The project has no such agent.

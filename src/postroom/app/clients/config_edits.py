@@ -95,7 +95,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value that replaces `found`: the value of the edit with the additions by people."""
+    """Return the value of an edit, with the additions that people made to the value in the file, `found`."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     by_key = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -138,7 +138,10 @@ class Record:
 
 
 class Records:
-    """The records of this user. Records may be changed only inside the context `kept`."""
+    """The records of all changes that `setup` made to files of clients for this user.
+
+    Records may be changed only inside the context `kept`.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         folder = places.machine_dir(environment)
@@ -234,7 +237,9 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Move created folders to the record of another file in them, whose removal then deletes them.
+        """Record for each of these created folders another file of postroom in the folder.
+
+        When postroom removes this file, it also deletes the folder.
 
         Raises:
             ConfigError: The records cannot be written.

@@ -821,7 +821,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Return an answer with this text and these details. See `Metadata`."""
+        """Return the answer that a text and its details form. `Metadata` describes the details."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -1350,7 +1350,7 @@ class Exchanges:
             exchange.add(part_id, text, final=final, details=details)
 
     def asked(self, chat_id: str, message_ids: Iterable[str], text: str) -> None:
-        """Show a question to the callers who wait for the answers to these messages."""
+        """Show a question to the callers who wait for answers to the messages `message_ids`."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.ask(text)

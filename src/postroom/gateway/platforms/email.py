@@ -1288,7 +1288,7 @@ class EmailAdapter(BasePlatformAdapter):
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the name of the mailbox: two processes that read it would both answer."""
+        """Return the name of the mailbox, because two processes would answer each e-mail twice."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 

@@ -116,7 +116,7 @@ def begin(  # noqa: PLR0913 - the facts about a start
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return those messages that their agent has not read, and that were not recalled."""
+    """Return the members of `messages` that the agent has not read and that were not recalled."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([message.id or "" for message in messages])
     deliveries = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -165,7 +165,7 @@ def _assign(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return the messages that are mail with one of these ids, and all messages that are not mail."""
+    """Return all messages that are not mail, and those mail messages whose ids are in `mail`."""
     return tuple(message for message in messages if set(messages_named([message.id or ""])).issubset(mail))
 
 

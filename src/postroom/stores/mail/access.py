@@ -225,7 +225,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Add one entry about deleted messages to each log that contains some of them."""
+        """Add one entry about deleted messages to the log of each project that has some of these messages."""
         by_project = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in by_project[project_id]:
@@ -397,7 +397,7 @@ class WakingReads:
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return the given agents whose active run has a message of this thread."""
+        """Return which of the agents `agent_ids` have an active run with a message of the thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
@@ -407,7 +407,7 @@ class WakingReads:
         return {run.thread_id: run for run in runs}
 
     def open_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the runs of these threads that have not ended, keyed by thread."""
+        """Return the runs of the threads `thread_ids` that have not ended, keyed by thread."""
         runs = map(rows.run, self._tx.all("mail.open_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
@@ -467,7 +467,7 @@ class WakingReads:
         return None if row is None else rows.run(row)
 
     def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
-        """Return the run that a message started on one of these threads, or None if it is unknown.
+        """Return the run that a message started on one of the threads `thread_ids`, or None if it is unknown.
 
         Only the newest 20 runs of each thread are searched.
         """
@@ -496,7 +496,7 @@ class WakingReads:
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return the given messages that report the end of a run."""
+        """Return which of the messages `message_ids` report the end of a run."""
         parameters = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
@@ -1302,7 +1302,7 @@ class NoteWrites(NoteReads):
         self._tx.run("notes.end_note", {"id": note_id, "ends_at": ends_at, "replaced_by": None})
 
     def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
-        """Record that a session or run was shown these notes."""
+        """Record that the session or run `place` was shown the notes `note_ids`."""
         self._tx.run_many(
             "notes.give", [{"place": place, "note_id": note_id, "now": now} for note_id in note_ids]
         )
@@ -1844,7 +1844,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return when a client session last acted as each of these agents.
+        """Return when a client session last acted as each agent, in milliseconds, keyed by agent id.
 
         Agents without a session are omitted.
         """
@@ -1953,7 +1953,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return the given messages that an agent sent, and those that it received."""
+        """Return which of the messages `message_ids` an agent sent, and which of them it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)

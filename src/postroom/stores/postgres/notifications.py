@@ -76,7 +76,7 @@ class Notifications:
         self._thread.start()
 
     def share(self, topics: Collection[str]) -> None:
-        """Send these topics to other processes in the background."""
+        """Notify other processes in the background that the data of these topics has changed."""
         if topics and self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed

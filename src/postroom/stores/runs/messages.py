@@ -231,12 +231,12 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return the given messages that are pending on the thread."""
+        """Return which of the messages `message_ids` are pending on the thread."""
         parameters = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", parameters))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return the given threads that have at least `at_most` pending messages."""
+        """Return which of the threads `thread_ids` have at least `at_most` pending messages."""
         parameters = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", parameters))
 
@@ -338,7 +338,7 @@ class Messages(Tables):
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
-    """Return the pending messages of a thread in order, given all its rows."""
+    """Convert the rows of all pending messages of a thread to records, in the order of the rows."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 
