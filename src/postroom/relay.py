@@ -137,7 +137,7 @@ class Relay(EffectPerformer):
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Perform effects until stopped, then finish those in progress; log and retry failures."""
+        """Perform effects until the relay is stopped, then finish effects in progress; retry failures."""
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
@@ -221,7 +221,7 @@ class Relay(EffectPerformer):
         return await self._store.write(change)
 
     async def drain(self) -> int:
-        """Perform all due effects, except those that wait for a retry; return their number.
+        """Perform all due effects, except effects that wait for a retry; return the number of effects.
 
         Raises:
             StoreError: The outbox could not be read.

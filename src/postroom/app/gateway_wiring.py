@@ -136,7 +136,7 @@ class ChatAgents(SeveralExecutors):
 
 
 class ChatService:
-    """A gateway with its services. Create the object outside the event loop, and run it on the loop."""
+    """A gateway with its services. Create it outside the event loop, and run it on the event loop."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,

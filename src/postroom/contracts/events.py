@@ -66,7 +66,7 @@ class RuntimeEventDurability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """The writer, its idempotency key, and the newest event numbers that it expects in the scopes."""
+    """The writer of an event, its idempotency key, and the newest number that it expects in each scope."""
 
     writer_id: str | None = None
     idempotency_key: str | None = None

@@ -294,7 +294,7 @@ class HttpRunner:
             raise refused("secret_file", None, "secret_file must be an absolute path")
 
     def callback(self, address: str) -> str | None:
-        """Return the URL for results; the other server sends them to this server, which listens at `address`.
+        """Return the URL to which a remote agent's server sends results. This server listens at `address`.
 
         Return None if the other server cannot reach this one.
         """
@@ -381,7 +381,7 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """The runs of an agent that share a client session: those of one mail thread, or all."""
+    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
 
     THREAD = "thread"
     AGENT = "agent"

@@ -918,7 +918,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, apply_stored_commands(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a queued dispatch and end its run in one transaction; return None if it is not queued."""
+        """Withdraw a dispatch and end its run in one transaction; return None if it was not queued."""
 
         def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             thread_id = tx.runs.dispatches.thread_of(dispatch_id)
@@ -931,7 +931,7 @@ class Completion:
         return None if done is None else await self.told_withdrawn(*done)
 
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Withdraw a queued dispatch and end its run, under the thread's lock, or None if it is not queued.
+        """Withdraw a dispatch and end its run; return None if it was not queued. The thread is locked.
 
         The caller must call `told_withdrawn` after the commit.
         """

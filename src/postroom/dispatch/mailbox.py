@@ -423,7 +423,7 @@ class Mailbox:
     async def start_lifecycle_ready(
         self, config: MailboxLifecycleConfig | None = None
     ) -> MailboxLifecycleHandle:
-        """Recover unfinished work, then start the rounds; return when both are done.
+        """Recover unfinished work, then start the background rounds; return when they have started.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.
@@ -438,7 +438,7 @@ class Mailbox:
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Stop claiming runs, give active runs a grace period, then stop and requeue the others.
+        """Stop claiming runs, and wait for active runs. Stop and requeue runs that outlast the grace period.
 
         `waits_for` decides by thread id whether a run gets the grace period; by default, every run gets it.
         An execution that ignores the stop is abandoned after `stop_wait_ms`, and its run is requeued. A

@@ -549,7 +549,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Recover unfinished work, then start the rounds; return when both are done.
+        """Recover unfinished work, then start the background rounds; return when they have started.
 
         If the rounds have already been started, this method does nothing.
 

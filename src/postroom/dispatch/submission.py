@@ -1208,7 +1208,7 @@ class Submissions:
         key: str,
         within: str | None = None,
     ) -> T:
-        """Make a change that may deliver messages to runs of these threads, or cancel waiting runs.
+        """Execute a change that may deliver messages to runs of `thread_ids`, or cancel waiting runs.
 
         A message that cannot start a run becomes pending, and is checked again later. If the change writes
         the end of a run, `within` is the thread of this run, which is locked together with the others.

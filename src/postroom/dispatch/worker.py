@@ -266,7 +266,7 @@ class Slots:
         return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
-        """Move a slot from one tenant to another; return False if the other tenant has reached its limit."""
+        """Move a slot from one tenant to another; return False if the second tenant has reached its limit."""
         if not self.has_room(other):
             return False
         self._by_tenant[tenant] -= 1
@@ -1131,7 +1131,7 @@ class LeaseKeeper:
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, even if they are not due; return False if the store failed.
+        """Renew claims in one change, even before they must be renewed. Return False if the store failed.
 
         The renewal may take as long as the claims last. If a claim is not renewed in time, its work is
         stopped.

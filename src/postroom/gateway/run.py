@@ -159,7 +159,7 @@ def get_album_id(event: MessageEvent) -> str | None:
 
 
 async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
-    """Merge the files and texts of an album into its first message, and close the other messages.
+    """Merge the files and texts of an album into its first message, and close its remaining messages.
 
     A repeated call adds nothing twice.
 

@@ -146,7 +146,7 @@ class _Admitted:
 
 
 class Guard:
-    """Rejects forbidden requests, passes on all others, and completes the headers of responses."""
+    """Rejects forbidden requests, passes on permitted requests, and completes the headers of responses."""
 
     def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
         self._app = app

@@ -65,7 +65,7 @@ class ProjectRules:
 def rules_of_projects(
     projects: ProjectReads, rules: Sequence[KeepRule], ids: Iterable[int]
 ) -> dict[int, ProjectRules]:
-    """Return the retention rules for each of these projects.
+    """Return the retention rules for each of several projects.
 
     Raises:
         UnknownProject: A rule that puts messages on hold names a project that does not exist. Messages could

@@ -273,7 +273,7 @@ class NamedTokens:
         await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Store when tokens were last used. After a failure, the next attempt stores these times."""
+        """Store when tokens were last used. If this fails, the next call stores the times."""
         used, self._used = self._used, {}
         if not used:
             return

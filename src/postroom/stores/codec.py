@@ -128,7 +128,7 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return the run if rows may refer to its answer, or None if it is open or has no answer."""
+    """Return the run if rows may refer to its answer. Return None if the run is open or has no answer."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 

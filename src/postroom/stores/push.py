@@ -40,7 +40,7 @@ class PushTables(Tables):
         self._sql.run("push.note_result", {"id": subscription_id, "delivered_at": at, "error": error})
 
     def notices(self) -> list[PushNotice]:
-        """Return the notices of all subscriptions, including those closed within the last day."""
+        """Return the notices of all subscriptions, including notices that were closed within the last day."""
         return [PushNotice(**dict(zip(_NOTICE, row, strict=True))) for row in self._sql.all("push.notices")]
 
     def add_notice(self, subscription_id: str, item: str) -> None:

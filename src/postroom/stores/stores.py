@@ -61,7 +61,7 @@ class Stores(MailStore):
         return await self.store.engine.indexes_that_lack_rows()
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild these indexes; other writers wait until this is done.
+        """Rebuild the indexes with the given names. Other writers wait until the indexes are rebuilt.
 
         Raises:
             StoreCorrupt: A fault remains, and nothing was changed.

@@ -43,7 +43,7 @@ class ConfigEdit:
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys of the other transport, which postroom's entry must not contain."""
+        """The keys of the unused transport (HTTP or stdio), which postroom's entry must not contain."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
@@ -237,7 +237,7 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Record for each of these created folders another file of postroom in the folder.
+        """For each folder that postroom created, record another file of postroom that is inside the folder.
 
         When postroom removes this file, it also deletes the folder.
 

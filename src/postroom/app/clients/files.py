@@ -103,7 +103,7 @@ def backup_place(found: Found, now: int) -> Path:
 
 
 def back_up(found: Found, target: Path) -> None:
-    """Write a copy of a file that only its owner can read, and sync it to the disk.
+    """Write a copy of a file, which only the owner can read, and sync the copy to the disk.
 
     Raises:
         ClientFileRefused: The copy could not be written.

@@ -331,7 +331,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decode_data_url(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes and the type of a data URL, or None for both if the text is not a data URL."""
+    """Return the bytes and the type of a data URL. If the text is not a data URL, both values are None."""
     match = _FILE.fullmatch(ref)
     if match is None:
         return None, None
@@ -1344,7 +1344,7 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Add a part of an answer to the exchanges of these messages, even if no request waits."""
+        """Add a part of an answer to the exchanges of the answered messages, even if no request waits."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)

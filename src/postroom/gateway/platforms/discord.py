@@ -335,7 +335,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Attachment, ...]:
-        """The files of the message, without those of forwarded messages."""
+        """The files of the message, without files of messages that it forwards."""
         is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
         return tuple(
             Attachment(

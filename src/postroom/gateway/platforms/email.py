@@ -1295,7 +1295,7 @@ class EmailAdapter(BasePlatformAdapter):
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in to both servers, and start to poll for mail."""
+        """Log in to the IMAP server and the SMTP server, and start to poll for mail."""
         await self.disconnect()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
         self.liveness.state = AdapterState.CONNECTING

@@ -478,7 +478,7 @@ class Message(Struct, frozen=True, kw_only=True):
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
-        """Return whether both messages have the same text and files.
+        """Return whether another message has the same text and files.
 
         Slack reports an edit even if it has only unfurled a link.
         """

@@ -51,7 +51,7 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes notifications from this process to others, and theirs to the listeners of this process."""
+    """Sends this process's notifications to other processes, and tells its listeners what others send."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]

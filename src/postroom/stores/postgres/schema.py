@@ -77,7 +77,7 @@ def list_tables(steps: Sequence[Migration]) -> list[str]:
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise an error if the user may not read or write one of these tables; missing tables are ignored.
+    """Raise an error if the user may not read or write one of the tables. Missing tables are ignored.
 
     Raises:
         StoreReadOnly: A right is missing.

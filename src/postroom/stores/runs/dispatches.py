@@ -412,7 +412,7 @@ class Dispatches(Tables):
         self._sql.run("dispatches.hold", values)
 
     def release_held(self, scope: str, until: int | None) -> None:
-        """End the holds of a scope that have this end; None selects those without an end."""
+        """End the holds of a scope that would end at `until`; with None, end the holds that have no end."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
@@ -526,7 +526,7 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return the commands for these dispatches in order of arrival, each with its dispatch id."""
+        """Return the commands for dispatches in order of arrival, each with the id of its dispatch."""
         found_rows = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple(
             (row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found_rows

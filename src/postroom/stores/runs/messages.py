@@ -62,7 +62,7 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return the given messages that a summary omitted, and all messages in `own`, in order."""
+        """Return the members of `message_ids` that a summary omitted, and all messages in `own`, in order."""
         parameters = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         result = self._sql.all("threads.passed_over", parameters)
         return tuple(rows.message(row).message for row in result)
@@ -76,7 +76,7 @@ class Messages(Tables):
     def find_first_summary(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that covers these messages, or output of these runs."""
+        """Return the number of the first summary that covers a message, or output of a run, in the lists."""
         parameters = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         items = [row[0] for row in self._sql.all("threads.summaries_of", parameters)]
         return min((number for number in items if number is not None), default=None)

@@ -116,7 +116,7 @@ class Threads(Tables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", bounds)))
 
     def create_run(self, run: RunRecord) -> None:
-        """Store a new run and update the run ids of its thread, which is created if it does not exist.
+        """Store a new run, and update the run ids of its thread. If the thread does not exist, create it.
 
         Raises:
             DuplicateRecord: A run with this id exists.
