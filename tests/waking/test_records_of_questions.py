@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from machine import PATIENCE
 from postroom.contracts.errors import StaleDecision
 from postroom.contracts.questions import PAGES, Given, person
+from postroom.dispatch.completion import Ending
 from postroom.mail.context import Caller
+from postroom.mail.waking.prompts import ASKING_LANES
 from postroom.services.questions import TAKE_BACK_MS, QuestionTimeouts
 from postroom.testing import ManualClock
+from postroom.testing.run_faults import FailingChanges, failing_changes, with_parts
 from waking_room import PROJECT, both_engines
 from work_room import SLUG, TOKEN, WorkRoom, hidden, place, post
 
@@ -180,6 +184,7 @@ async def test_the_same_question_asked_at_the_same_time_is_one_question(room):
     assert all(view["state"] == "open" for view in views if not view["asked"])
 
 
+@both_engines
 async def test_of_actions_that_are_asked_for_at_the_same_time_only_the_last_is_open(room):
     views = await asyncio.gather(*(ask(room, action=f"DROP TABLE t{number}") for number in range(4)))
     assert all(view["asked"] for view in views)
@@ -188,6 +193,74 @@ async def test_of_actions_that_are_asked_for_at_the_same_time_only_the_last_is_o
     states = [(await record(room, view["question_id"]))["state"] for view in views]
     assert sorted(states) == ["closed", "closed", "closed", "open"]
     assert listed["number"] in {view["question_id"] for view in views}
+
+
+@both_engines
+@pytest.mark.parametrize("action", ["DROP TABLE a", "DROP TABLE b"], ids=["equal", "different"])
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_a_call_that_was_overtaken_by_another_call_or_server_sees_its_question(
+    stores, clock, action, servers
+):
+    overtaken, goes_on, changes = asyncio.Event(), asyncio.Event(), []
+
+    async def begins(name: str) -> None:
+        changes.append(name)
+        if changes.count("accepted") == 2:  # the first change has found out which thread to lock
+            overtaken.set()
+            await goes_on.wait()
+
+    mail, runs = stores
+    slow = WorkRoom(mail, failing_changes(runs, begins=begins), clock, is_exclusive=False)
+    other = WorkRoom(mail, runs, clock, is_exclusive=False)
+    await other.people("Ada")
+    asking = asyncio.create_task(ask(slow, action="DROP TABLE a"))
+    await asyncio.wait_for(overtaken.wait(), PATIENCE)
+    former = await ask(slow if servers == 1 else other, action=action)
+    goes_on.set()
+    last = await asking
+    assert (former["asked"], last["asked"]) == (True, action == "DROP TABLE b")
+    for room in (slow, other):
+        await room.turn()
+    assert [listed["number"] for listed in await slow.questions.questions()] == [last["question_id"]]
+    for room in (slow, other):
+        await room.close()
+
+
+class HeldEnd(FailingChanges):
+    """A store that holds the first end of a run after its commit, so the worker is still at work."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.ended, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def write(self, change: Any, *, key: str = "") -> Any:
+        stored = await super().write(change, key=key)
+        if isinstance(stored, Ending) and not self.ended.is_set():
+            self.ended.set()
+            await self.goes_on.wait()
+        return stored
+
+
+@both_engines
+async def test_a_former_question_is_closed_though_the_worker_of_its_thread_still_ends_a_run(stores, clock):
+    mail, runs = stores
+    held = HeldEnd(runs.store)
+    room = WorkRoom(mail, with_parts(runs, store=held), clock)
+    await room.people("Ada")
+    first, other, *_ = [await ask(room, f"Question {number}?") for number in range(ASKING_LANES)]
+    listed = {one["number"]: one["run_id"] for one in await room.questions.questions()}
+    await room.questions.answer(first["question_id"], "yes", by="ana")
+    await asyncio.wait_for(held.ended.wait(), PATIENCE)
+    former = await ask(room, action="DROP TABLE a")  # on the only free thread
+    await room.operator.cancel(listed[other["question_id"]])
+    last = await ask(room, action="DROP TABLE b")
+    open_now = {one["number"] for one in await room.questions.questions()}
+    held.goes_on.set()
+    await room.turn()
+    assert last["question_id"] in open_now
+    assert former["question_id"] not in open_now
+    assert (await record(room, former["question_id"]))["state"] == "closed"
+    await room.close()
 
 
 async def test_a_question_that_is_asked_again_has_the_state_of_its_record(room, clock):

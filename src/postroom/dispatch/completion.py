@@ -690,8 +690,8 @@ class Completion:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
         state = tx.runs.state(*looks)
         run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
-        is_over = run is not None and run.status is RunStatus.DONE
-        is_cancelled = not is_over and any(command.cancels for command in commands)
+        is_asked = state.has_commands and (run is None or run.status is not RunStatus.DONE)
+        is_cancelled = is_asked and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None

@@ -83,10 +83,10 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         works=works,
         open_in_all=len(runs) if len(runs) < _MAX_RUNS else tx.runs.threads.count_open(prefix),
         questions=sorted(
-            (
+            [
                 open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
                 for run, question in requested_items
-            ),
+            ],
             key=lambda one: one.snoozed_until is not None,
         ),
         given_up=given_up,
@@ -160,9 +160,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     holds: dict[str, list[Held]] = {}
     for reservation in live:
         holds.setdefault(reservation.holder.casefold(), []).append(_reservation_view(reservation))
-    agents = {
-        agent.id: agent.name for agent in reads.agents(project.id, include_retired=False, limit=_MAX_AGENTS)
-    }
+    agents = reads.member_names(project.id, include_retired=False, limit=_MAX_AGENTS)
     span = Span(begin=now - HOUR, end=now + 1)
     tried_alone = reads.attempts_alone(list(agents), span, limit=_MAX_STRETCHES)
     tried_together = [  # attempts with short gaps count as one, unless one failed or asked

@@ -100,6 +100,7 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
 
 def faces_of(reads: MailReads, project: Project) -> dict[str, Face]:
     """Return the avatars of a project's members, in the order in which they joined."""
-    names = reads.member_names(project.id, limit=NAMED)
-    is_person = project.slug == PEOPLE_SLUG
-    return {name.casefold(): Face(at * _STEP % TONES, is_person) for at, name in enumerate(names)}
+    faces, is_person = dict[str, Face](), project.slug == PEOPLE_SLUG
+    for name in reads.member_names(project.id, include_retired=True, limit=NAMED).values():
+        faces[name.casefold()] = Face(len(faces) * _STEP % TONES, is_person)
+    return faces

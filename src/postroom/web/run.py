@@ -103,21 +103,20 @@ async def run(site: WorkingSite, request: Request) -> Response:
         sent = _sent(tx.mail, project, work, story.prompts)
         messages = [step.message for step in story.steps if step.message]
         shown = {message.id for message in conversation.here(tx.mail, project, messages)}
-        story, repeated = _told_once(story, sent["answers"], shown)
+        story, told = _told_once(story, sent["answers"], shown)
         texts = {place: lines(step.text) for place, step in enumerate(story.steps) if step.kind == "says"}
         for place, entry in enumerate(story.steps):
-            if entry.message and entry.message.id in repeated:
+            if entry.message and entry.message.id in told:
                 texts[place] = entry.message.body_md
-        told = [answer.body_md for answer in sent["answers"] if answer.id in repeated]
         return {
             "work": work,
             "story": story,
             **sent,
             "shown": shown,
-            "told": repeated,
+            "told": told,
             "said": texts,
             "named": references(tx.mail, project, texts),
-            "is_output_told": any(_same(story.output.text, answer) for answer in told),
+            "is_output_told": lines(story.output.text).strip() in told.values(),
             "subjects": {row.id: row for row in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
@@ -264,22 +263,17 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
     ]
 
 
-def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
-    """Remove text from steps that an answer repeats, and return the steps, and the answers shown in full."""
-    ids = {answer.id for answer in answers if answer.id in shown and answer.recalled_at is None}
-    repeated = {step.message.id for step in story.steps if step.kind == "wrote" and step.message} & ids
-    texts = [answer.body_md for answer in answers if answer.id in repeated]
+def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, dict[int, str]]:
+    """Remove text from steps that an answer repeats, and return the texts of the answers shown in full."""
+    told = {
+        answer.id: lines(answer.body_md).strip()
+        for answer in answers
+        if answer.id in shown and answer.recalled_at is None
+    }
     steps = [
-        step
-        for step in story.steps
-        if step.kind != "says" or not any(_same(step.text, answer) for answer in texts)
+        step for step in story.steps if step.kind != "says" or lines(step.text).strip() not in told.values()
     ]
-    return replace(story, steps=steps), repeated
-
-
-def _same(text: str, answer: str) -> bool:
-    """Return whether a text equals an answer, ignoring surrounding spaces and escape sequences."""
-    return lines(text).strip() == lines(answer).strip()
+    return replace(story, steps=steps), told
 
 
 def _sent(reads: MailReads, project: Project, work: Work, prompts: Sequence[Message]) -> dict[str, Any]:

@@ -1624,10 +1624,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
         return self._all(Agent, "mail.agents", **values)
 
-    def member_names(self, project_id: int, *, limit: int) -> list[str]:
-        """Return the names of a project's agents, also of retired ones, in the order in which they joined."""
-        values = {"project_id": project_id, "limit": limit}
-        return [row[0] for row in self._tx.all("mail.member_names", values)]
+    def member_names(self, project_id: int, *, include_retired: bool, limit: int) -> dict[int, str]:
+        """Return the names of a project's agents by their ids, in the order in which they joined."""
+        values = {"project_id": project_id, "retired": include_retired, "limit": limit}
+        rows: list[Any] = self._tx.all("mail.member_names", values)
+        return dict(rows)
 
     def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
         """Return a project's active agents, last active first."""

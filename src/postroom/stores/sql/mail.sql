@@ -93,7 +93,8 @@ SELECT id, project_id, name, program, model, task_description, created_at, last_
  ORDER BY id LIMIT :limit;
 
 -- member_names
-SELECT name FROM agents WHERE project_id = :project_id ORDER BY id LIMIT :limit;
+SELECT id, name FROM agents
+ WHERE project_id = :project_id AND (CAST(:retired AS bigint) = 1 OR retired_at IS NULL) ORDER BY id LIMIT :limit;
 
 -- active_agents
 SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
