@@ -24,7 +24,7 @@ class SystemTimer:
     """A timer that waits in real time."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Wait for the given number of milliseconds."""
+        """Wait for a number of milliseconds."""
         await asyncio.sleep(max(milliseconds, 0) / 1000)
 
 

@@ -97,7 +97,10 @@ class Leases:
         return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def places(self) -> list[str]:
-        """Return the places of this server: those in its description, and those whose leases it holds."""
+        """Return the names under which runs can require this server.
+
+        These are its host name, its configured labels, and the names of all leases that it holds.
+        """
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
@@ -127,7 +130,7 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Release these leases, so that another server can acquire them at once.
+        """Release the leases with these names, so that another server can acquire them at once.
 
         If a lease cannot be released, it expires by itself.
         """

@@ -98,7 +98,7 @@ class PendingBoundary(Protocol):
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the messages that the run reads at this boundary, and return them in order.
+        """Commit the pending messages that the run reads at this point of its execution, and return them.
 
         `group` selects only messages of that group. `only` selects only messages with these ids, which the
         program has already received.
@@ -150,7 +150,7 @@ class RunControl:
     """The files of the run's messages, to which the run can add files, or None without file support."""
 
     def shows(self, message: Message) -> bool:
-        """Return whether the run sees a message of its thread: True unless the message was rolled back."""
+        """Return whether the run sees a message of its thread: False for example after a rollback."""
         said_by = message.metadata.run_id if message.metadata else None
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 
@@ -193,7 +193,7 @@ class ChatOutbox(Protocol):
 
 
 class ChatDelivery(Protocol):
-    """Receives what happened to messages in chats, and people's answers to them."""
+    """Records whether chats show the messages that agents sent to people, and the answers of these people."""
 
     async def arrived(self, key: str) -> None:
         """Record that the chat shows a message; a repeated call has no effect.
@@ -212,7 +212,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Deliver messages for the person with these chats to the first of these chats from now on.
+        """Deliver messages for the person who has the chats `chats` to the first of them from now on.
 
         Return the name of the person.
 
@@ -223,7 +223,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person with these chats, and return the name of the person.
+        """Answer a message on behalf of the person who has the chats `chats`; return the name of the person.
 
         `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
 

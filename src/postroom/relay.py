@@ -137,7 +137,7 @@ class Relay(EffectPerformer):
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Perform effects until stopped, then finish those in progress; log and retry failures."""
+        """Perform effects until the relay is stopped, then finish effects in progress; retry failures."""
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
@@ -192,7 +192,7 @@ class Relay(EffectPerformer):
                 asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._start_batches, place)
 
     def _start_batches(self, *places: Place) -> None:
-        """Start the batches of these targets, or of all targets.
+        """Start the gathered batches of the targets in `places`; without `places`, those of all targets.
 
         If a batch of a target is in progress, the next one starts later.
         """
@@ -221,7 +221,7 @@ class Relay(EffectPerformer):
         return await self._store.write(change)
 
     async def drain(self) -> int:
-        """Perform all due effects, except those that wait for a retry; return their number.
+        """Perform all due effects, except effects that wait for a retry; return the number of effects.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -233,7 +233,7 @@ class Relay(EffectPerformer):
         return self._performed - before
 
     async def idle(self, kind: str) -> None:
-        """Wait until no effect of a kind is due or being performed.
+        """Wait until no effect of the kind `kind` is due, and none is being performed.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -250,7 +250,9 @@ class Relay(EffectPerformer):
             return 0
 
     async def take_over(self, kind: str, target: str | None = None) -> None:
-        """Make effects of a kind, and optionally of a target, due if another process had claimed them.
+        """Make all effects of one kind that another process has claimed due at once.
+
+        With `target`, only effects on this target are made due.
 
         The caller must have acquired the lease of this work.
         """
@@ -259,7 +261,7 @@ class Relay(EffectPerformer):
         self.hint()
 
     async def _release(self) -> int:
-        """Make effects due that a former process had claimed."""
+        """Make all effects due at once that a former process had claimed; return 0."""
         kinds = tuple(self.handlers)
         await self._store.write(lambda tx: tx.outbox.release(kinds))
         return 0

@@ -316,7 +316,7 @@ class Mailbox(_Twin):
 
 
 class Run(_Twin):
-    """A run as its function sees it; see `postroom.embedded.Run`. Steps run in the run's own thread."""
+    """A run as its function sees it; see `postroom.embedded.Run`. Steps execute in the run's own thread."""
 
     _twin: embedded.Run
 

@@ -99,7 +99,7 @@ def check_names(place: TableName, told: Iterable[str], known: Iterable[str]) -> 
 
 @lru_cache(maxsize=100)
 def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
-    """Return the names that a table may have, each with its type."""
+    """Return the names of the fields that a TOML table may have, each with the type of its value."""
     return {field.encode_name: field.type for field in inspect.type_info(kind).fields}  # type: ignore[attr-defined]  # it is a struct
 
 

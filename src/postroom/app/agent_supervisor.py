@@ -120,7 +120,7 @@ class ExecutorsByRunner(SeveralExecutors):
 
 
 class ExecutorRegistry:
-    """Provides the runners of agents, and executes agents with them."""
+    """Knows the runner of each agent, and executes the agent's runs with this runner."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,

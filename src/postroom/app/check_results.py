@@ -43,7 +43,7 @@ def backed_up_elsewhere() -> CheckResult:
 
 
 def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
-    """Return the result for a part if its check raised an error."""
+    """Return the failed result of a check that raised an error. `part` is the part that was checked."""
     return CheckResult(
         part=part,
         state="failed",

@@ -46,7 +46,7 @@ _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | d
 
 
 def _zero_or(least: timedelta, most: timedelta, write: str) -> Callable[[object], timedelta]:
-    """Return a parser that accepts 0 and durations within these limits."""
+    """Return a parser that accepts 0 and every duration from `least` to `most`."""
 
     def read(value: object) -> timedelta:
         if value in (0, "0") and not isinstance(value, bool):

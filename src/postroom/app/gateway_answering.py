@@ -15,11 +15,13 @@ class Missing(NamedTuple):
 
 
 class Named(NamedTuple):
-    """An agent (`name@project`) or person (`human:name`) who answers. `where` is a place in the file."""
+    """An agent (`name@project`) or person (`human:name`) whom the gateway file names to answer a chat."""
 
     whom: str
     where: str
+    """The table or rule of the gateway file that contains the name, such as `[agent]`."""
     file: str
+    """The name of the gateway file."""
 
     @property
     def gone(self) -> Missing:

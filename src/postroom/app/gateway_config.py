@@ -356,7 +356,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
         source.place("").refuse(
             "no platform is enabled, so nobody could write to an agent",
             value="platforms",
-            remedy=f"add [platforms.<name>] for one of {', '.join(known_values)}; or remove the file",
+            remedy=f"add [platforms.<name>] for one of {', '.join(known_values)}; or remove the gateway file",
         )
     return result
 

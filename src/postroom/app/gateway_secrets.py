@@ -54,7 +54,7 @@ def take_secret(
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """Return the names with which a table may refer to these secrets."""
+    """Return the field names with which a table names the variables or files of the secrets `names`."""
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 

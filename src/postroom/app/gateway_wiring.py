@@ -103,7 +103,7 @@ class ChatAgents(SeveralExecutors):
         return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Yield each executor once."""
+        """Yield the executor for models and the executor for agents with a runner, if they exist."""
         return iter([executor for executor in (self._models, self._agents) if executor is not None])
 
     def waits_for_outages(self, thread_id: str) -> bool:
@@ -136,7 +136,7 @@ class ChatAgents(SeveralExecutors):
 
 
 class ChatService:
-    """A gateway with its services. Create the object outside the event loop, and run it on the loop."""
+    """A gateway with its services. Create it outside the event loop, and run it on the event loop."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,

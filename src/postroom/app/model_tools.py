@@ -183,7 +183,7 @@ class AskTool:
 
 
 def derive_key(run_id: str, call_id: str) -> str:
-    """Return the idempotency key for the change of a call. A repeated call has the same key."""
+    """Return the idempotency key for the change that a tool call makes. A repeated call has the same key."""
     seed = f"{run_id}\0{call_id}"
     return f"run-{hashlib.sha256(seed.encode()).hexdigest()}"
 

@@ -159,7 +159,7 @@ def _named(
 
 
 def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
-    """Return the rows with their service, and with who may call them."""
+    """Return operations that `service` performs and that the callers `who` may use."""
     return tuple(replace(row, service=service, who=who) for row in rows)
 
 

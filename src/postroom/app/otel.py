@@ -70,7 +70,7 @@ class OtelTracing:
     def invoking(
         self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
     ) -> AbstractContextManager[Span]:
-        """Trace a run in the first trace of `follows`, with links to the other traces."""
+        """Trace a run. The span belongs to the first trace in `follows` and links to the other traces."""
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": NAME,

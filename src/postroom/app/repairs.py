@@ -72,7 +72,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 
 async def perform_repairs(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
-    """Perform these repairs one after another. A failure is reported, and does not stop the other repairs."""
+    """Perform repairs one after another. A failure is reported, and does not stop the remaining repairs."""
     return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
 
 

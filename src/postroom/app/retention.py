@@ -122,13 +122,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class Preview:
-    """The number of messages of a project that would be deleted, and those that stay, by reason."""
+    """The number of messages of a project that would be deleted, and for each reason how many would stay."""
 
     project: str
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
-        """Add decisions to the count."""
+        """Count decisions whether messages stay or are deleted."""
         for verdict in verdicts:
             self.counts[verdict] = self.counts.get(verdict, 0) + 1
 
@@ -231,7 +231,7 @@ class Retention:
         return gone
 
     async def preview(self) -> list[Preview]:
-        """Count the messages that `messages` would delete, and those that stay, by reason.
+        """Count the messages that `messages` would delete and, for each reason, those that would stay.
 
         Raises:
             UnknownProject: As for `messages`.

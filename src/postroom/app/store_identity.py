@@ -110,7 +110,7 @@ class Kept:
 
     @property
     def store_id(self) -> str | None:
-        """The id of the earlier store."""
+        """The id of the store that was here before, or None if it is unknown."""
         mark = self.beside or self.archive
         return None if mark is None else mark.store_id
 

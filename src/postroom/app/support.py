@@ -63,7 +63,7 @@ def common_documents(settings: Settings) -> dict[str, str]:
 
 
 def outline_documents(outline: Outline) -> dict[str, str]:
-    """Return the files about a database."""
+    """Return the files of a support bundle that describe a database, keyed by file name."""
     steps = [{"step": number, "name": name, "applied_at": at} for number, name, at in outline.steps]
     queue = [
         {**row, "dispatch_id": _id(row["dispatch_id"]), "run_id": _id(row["run_id"])} for row in outline.queue

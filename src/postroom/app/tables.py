@@ -153,7 +153,8 @@ def _refuse_invalid(
 ) -> None:
     """Raise an error about a value that msgspec rejected, in the terms of the file.
 
-    `told` contains the `given` values in the form in which they were read.
+    `given` contains the values of the table as the file has them. `told` contains the same values after the
+    conversion to the types of their fields.
 
     Raises:
         ConfigError: Always.

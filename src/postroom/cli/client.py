@@ -345,7 +345,9 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
 
 
 def tool_result(result: object) -> object:
-    """Return the answer of a tool. A list is unwrapped.
+    """Return the answer of a tool: an object, a list or a text.
+
+    MCP wraps a list in an object with the only key `result`; the list is returned without this object.
 
     Raises:
         PostroomError: The tool returned an error. The class of the exception depends on its code.

@@ -18,7 +18,7 @@ _CLIENTS = [client for client in EVENTS if client != "git"]
 @app.command()
 def hook(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"{', '.join(_CLIENTS)}.")],
-    event: Annotated[str, typer.Argument(metavar="EVENT", help="The client's name for the event.")],
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="The client's own name for the event.")],
 ) -> None:
     """Answer one client event.
 

@@ -86,7 +86,7 @@ _INNER = str.maketrans(dict.fromkeys("'\"()=,", " "))
 
 
 class Look:
-    """Examines the files of an event in their current state."""
+    """Examines the files that a client's hook event names, as they are on the disk now."""
 
     def __init__(self, client: str, kind: str, sent: Values, data_dir: str) -> None:
         self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here

@@ -129,7 +129,7 @@ def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
 
 @cache
 def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that these arguments run, and its parameters as people write them."""
+    """Return the command that the command-line arguments run, and its parameters as people write them."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree

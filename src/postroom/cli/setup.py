@@ -41,7 +41,7 @@ _PROBE: Final = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server of this environment."""
+    """The server to which the commands of this environment connect, whether it is running or not."""
 
     address: str
     """The address of the server's MCP endpoint.

@@ -337,7 +337,7 @@ def items(found: object) -> list[dict[str, Any]]:
 
 
 def fields(found: object) -> dict[str, Any]:
-    """Return an object from the server.
+    """Return a value from the server after checking that it is an object.
 
     Raises:
         PostroomError: The server sent data of another type.

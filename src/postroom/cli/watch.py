@@ -176,7 +176,7 @@ class Patience:
         self._pause, self._is_waiting = MIN_PAUSE, False
 
     def wait_out(self, error: PostroomError) -> None:
-        """Pause before the next attempt.
+        """Pause after an error of the server, before the next attempt.
 
         Raises:
             PostroomError: The given error, if a retry does not help.

@@ -52,7 +52,7 @@ class RunRequestOrigin(StrEnum):
 
     @classmethod
     def of(cls, origin: RunOrigin) -> "RunRequestOrigin":
-        """Convert an origin to its external name."""
+        """Return the external name of the kind of caller that requested a run."""
         return _OUTSIDE[origin]
 
     @property
@@ -260,7 +260,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
         return replace(self, continue_run_id=run_id, trace=replace(self.trace, run_mode=RunMode.RESUME))
 
     def traced(self, **changes: Json) -> "RunActivation":
-        """Return a copy of the request with these trace fields."""
+        """Return a copy of the request in which the given fields of `trace` are replaced."""
         return replace(self, trace=replace(self.trace, **changes))
 
     def hinted(self, **changes: str | None) -> "RunActivation":
@@ -268,7 +268,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
         return replace(self, hints=replace(self.hints, **changes))
 
     def delivered(self, **changes: Json) -> "RunActivation":
-        """Return a copy of the request with these delivery options."""
+        """Return a copy of the request in which the given fields of `delivery` are replaced."""
         return replace(self, delivery=replace(self.delivery, **changes))
 
     def snapshot(

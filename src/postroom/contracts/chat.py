@@ -95,7 +95,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
 
     @property
     def thread_message_id(self) -> str:
-        """The id of the message on its thread."""
+        """The id under which the inbound message is stored on its thread."""
         return f"{INBOUND_ID}{self.inbound_id}"
 
     def may_become(self, status: InboundStatus) -> bool:

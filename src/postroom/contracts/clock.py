@@ -228,7 +228,10 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def leading_duration(text: str) -> tuple[timedelta | None, str]:
-    """Split a leading duration from a text and return both; without one, return None and the text."""
+    """Return the duration at the beginning of a text, and the rest of the text.
+
+    If the text does not begin with a duration, return None and the whole text.
+    """
     match = _WRITTEN.match(text.lower()) if text[:1].isdecimal() else None
     end = 0 if match is None else match.end()
     if match is None or not (end == len(text) or text[end].isspace()):

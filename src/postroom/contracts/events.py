@@ -66,7 +66,7 @@ class RuntimeEventDurability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """The writer, its idempotency key, and the newest event numbers that it expects in the scopes."""
+    """The writer of an event, its idempotency key, and the newest number that it expects in each scope."""
 
     writer_id: str | None = None
     idempotency_key: str | None = None
@@ -133,7 +133,7 @@ class CanonicalEventDraft:
         return {scope.key for scope in self.scopes} | keys
 
     def scope_id(self, family: str) -> str | None:
-        """Return the id of the draft's scope in this family."""
+        """Return the id of the scope of this family (such as `thread`) that the draft has, or None."""
         return next((scope.id for scope in self.scopes if scope.family == family), None)
 
 

@@ -26,8 +26,8 @@ MAX_LEFT = 20
 class ChatFile(Record, frozen=True, kw_only=True):
     """A file of a thread, at a position in a message or in the output of a run (under the run's id).
 
-    If `sha256` is empty, the file could not be fetched, and `missing` states the reason. If both are set, the
-    file is stored but a model cannot read it.
+    If `sha256` is empty, the file could not be fetched, and `missing` states the reason. If `sha256` and
+    `missing` are both set, the file is stored, but a model cannot read it.
     """
 
     thread_id: str

@@ -19,7 +19,9 @@ _KEY = "caller"
 
 
 class CallerRequest(Record, frozen=True, kw_only=True):
-    """The part of a request that the calling program adds to its message, in the first block.
+    """The instructions, earlier messages and tools that a calling program sends with its message.
+
+    They are stored in the first block of the message.
 
     `context` is the earlier conversation that the caller reports, or the results of tools that the caller
     executed. If the model calls one of the caller's `tools`, the run ends. The caller then executes the tool,

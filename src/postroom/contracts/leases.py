@@ -42,7 +42,10 @@ class Lease:
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
-    """Return False; used if nothing is known about other servers, so callers wait until leases expire."""
+    """Return False: without knowledge of other servers, assume that the holder of a lease is still running.
+
+    Therefore the caller waits until the lease expires.
+    """
     return False
 
 
@@ -61,6 +64,6 @@ def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
 
 
 def named_places(about: Mapping[str, Json]) -> list[str]:
-    """Return the places that a server's description lists: its host name and its labels."""
+    """Return the host name and the labels of a server, which its description lists under `places`."""
     named = about.get("places")
     return [str(item) for item in named] if isinstance(named, list) else []

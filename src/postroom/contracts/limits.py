@@ -218,7 +218,9 @@ class Budget:
         return {name: limit for name, limit in by_name.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
-        """Return an empty spending for the scope that counts a run with these ids.
+        """Return an empty account for the scope in which the budget counts a run.
+
+        `ids` names the thread, tenant, limit key and agent of the run.
 
         Return None if the budget does not apply to the run.
         """
@@ -264,7 +266,7 @@ def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield each measure for which two budgets set a limit on the same runs in the same period."""
+    """Yield each measure, such as the cost, that two budgets limit for the same runs and the same period."""
     seen = set[tuple[str, ...]]()
     for budget in budgets:
         for name in budget.limits:

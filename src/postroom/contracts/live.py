@@ -116,7 +116,7 @@ class LiveChannels(Protocol):
     """Delivers commands to active runs, within one process or between processes."""
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; one of them must accept it."""
+        """Pass a command to all listeners of a run. The delivery succeeds if one listener accepts it."""
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:

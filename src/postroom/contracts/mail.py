@@ -369,7 +369,7 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 class EndedAttempt(NamedTuple):
-    """An attempt that has ended, and its agent."""
+    """An ended attempt to execute a run, and the agent of the run."""
 
     run_id: str
     project_id: int
@@ -486,7 +486,7 @@ Detail = Mapping[str, str | int | bool]
 
 
 class Happening(Record, frozen=True, kw_only=True):
-    """An event that has no number in the log yet."""
+    """An event to write to the log of a project; it gets its number when it is written."""
 
     kind: EventKind
     at: int

@@ -159,7 +159,7 @@ class MessageRecord(Record, frozen=True, kw_only=True):
 
 
 class SeqRange(Record, frozen=True, kw_only=True):
-    """The committed messages from `from_seq` to `to_seq`, including both; numbers start at 1."""
+    """A range of committed messages of a thread: from number `from_seq` to `to_seq`, both included."""
 
     from_seq: int
     to_seq: int

@@ -61,7 +61,7 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
 
     @property
     def locks(self) -> set[str]:
-        """The name of the lock for the dedupe key; empty if the effect has no such key."""
+        """The name of the lock for the effect's `dedupe_key`; empty if the effect has no `dedupe_key`."""
         return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}
 
 
@@ -116,7 +116,7 @@ class EffectPerformer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The number of a kind's pending effects and dead letters, and the age of the oldest effect."""
+    """The number of pending effects and dead letters of one kind, and the age of the oldest effect."""
 
     waiting: int
     oldest_at: int | None

@@ -65,7 +65,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def tell(doing: str, done: int = 0, total: int = 0) -> None:
-    """Report the current work, and how much of the total is done; both numbers are 0 if unknown."""
+    """Report the current work, how much of it is done, and its total; the numbers are 0 if unknown."""
     _WATCHER.get()(doing, done, total)
 
 

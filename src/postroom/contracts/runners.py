@@ -74,7 +74,7 @@ def told_fields(
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
-    """Return the member of an enum with this value."""
+    """Return the member of the enum `kind` that has this value."""
     by_value = {item.value: item for item in kind}
     if not isinstance(value, str) or value not in by_value:
         raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(by_value)}")
@@ -294,7 +294,7 @@ class HttpRunner:
             raise refused("secret_file", None, "secret_file must be an absolute path")
 
     def callback(self, address: str) -> str | None:
-        """Return the URL for results; the other server sends them to this server, which listens at `address`.
+        """Return the URL to which a remote agent's server sends results. This server listens at `address`.
 
         Return None if the other server cannot reach this one.
         """
@@ -381,7 +381,7 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """The runs of an agent that share a client session: those of one mail thread, or all."""
+    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
 
     THREAD = "thread"
     AGENT = "agent"

@@ -231,7 +231,7 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
 
     @classmethod
     def closed(cls, ticket: RunWaitingTicket, end: TerminationReason, *, now: int) -> "AnsweredTicket":
-        """Return a question that was still open when its run ended."""
+        """Return a question as cancelled, because its run ended while the question was open."""
         is_over = ticket.is_over(now)
         why = end.value if end.type is TerminationKind.CANCELLED else None
         why = "no answer came in time" if is_over else why
@@ -528,7 +528,7 @@ class SummaryDraft(Record, frozen=True, kw_only=True):
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages; its position is its start, or its end if it never started."""
+    """A run with its messages, placed in the conversation at its start, or at its end if it never started."""
 
     run_id: str
     asked: tuple[str, ...] = ()

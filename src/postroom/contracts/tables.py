@@ -9,7 +9,7 @@ from postroom.contracts.records import Meta, Record
 
 
 class Secret(str):
-    """A text that its own `repr`, and the `repr` of a record with it, do not show."""
+    """A secret text. Its `repr`, and the `repr` of a record that contains it, do not show the text."""
 
     __slots__ = ()
 

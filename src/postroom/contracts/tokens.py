@@ -78,7 +78,9 @@ class Grant:
         is_of_one_project: bool = False,
         slug: str | None = None,
     ) -> None:
-        """Raise an error unless the holder of the token may do `what`.
+        """Raise an error unless the token has all needed scopes and may be used for the project of the call.
+
+        `what` describes the call in the error message.
 
         This method makes all checks of scopes and bound projects.
 

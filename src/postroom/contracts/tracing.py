@@ -44,7 +44,7 @@ class Tracing(Protocol):
     def invoking(
         self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
     ) -> AbstractContextManager[Span]:
-        """Trace a run of an agent: it continues the first trace of `follows` and links to the others."""
+        """Trace a run of an agent. The span belongs to the first trace in `follows` and links to the rest."""
         ...
 
     def traceparent(self) -> str | None:

@@ -145,7 +145,7 @@ MAILBOX: Final = "postroom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A limit of a budget that is used up."""
+    """A budget with one of its limits that is used up."""
 
     budget: Budget
     limit: str
@@ -317,7 +317,7 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return the amounts that an execution, or one of its steps, spends in the scopes of budgets.
+        """Return the amounts that an execution, or one of its steps, uses of each budget that applies to it.
 
         Costs are counted only if a budget limits costs.
         """
@@ -410,7 +410,7 @@ def held_threads(
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
-    """Store that budgets hold these threads; return the number of held threads."""
+    """Store which of the threads `thread_ids` are held by a budget; return the number of held threads."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
     items, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
     for thread_id, held in items:

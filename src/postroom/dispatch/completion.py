@@ -117,7 +117,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """The action of the queue on a dispatch after its execution."""
+    """The result of an execution, which decides whether its dispatch ends or is tried again."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -300,7 +300,7 @@ class Claimed(Record, frozen=True, kw_only=True):
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """If the run is new, write the rows that belong to its start, and those of its budgets."""
+        """Write what the start of the run uses of its budgets and, for a new run, the rows of its effects."""
         if self.start is not None and self.run is not None:
             if self.start.asks:
                 begin_to_ask(tx, self.run.run_id, self.start.asks)
@@ -313,7 +313,7 @@ class Claimed(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """A claimed dispatch with its run, and all that this process needs to execute the run."""
+    """A claimed dispatch with its run, and the state of its execution in this process."""
 
     dispatch: RunDispatch
     begun: Claimed
@@ -918,7 +918,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, apply_stored_commands(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a queued dispatch and end its run in one transaction; return None if it is not queued."""
+        """Withdraw a dispatch and end its run in one transaction; return None if it was not queued."""
 
         def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             thread_id = tx.runs.dispatches.thread_of(dispatch_id)
@@ -931,7 +931,7 @@ class Completion:
         return None if done is None else await self.told_withdrawn(*done)
 
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Withdraw a queued dispatch and end its run, under the thread's lock, or None if it is not queued.
+        """Withdraw a dispatch and end its run; return None if it was not queued. The thread is locked.
 
         The caller must call `told_withdrawn` after the commit.
         """

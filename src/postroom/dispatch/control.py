@@ -200,7 +200,11 @@ class Control:
         )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> LiveRunTarget | None:
-        """Pass messages to the thread's active run; return None if it rejects them or is another run."""
+        """Pass the messages of a request to the thread's active run, and return this run.
+
+        Return None if no run is active, if the active run rejects the messages, or if its id is not
+        `expected_run_id`.
+        """
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
         if worker is not None and is_here:
@@ -346,7 +350,11 @@ def live_target(of: RunDispatch | RunRecord) -> LiveRunTarget:
 
 
 def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord | None]:
-    """Lock a thread; return the dispatch and run with this id or, for a thread id, those to cancel."""
+    """Lock a thread, and return one of its runs with its dispatch.
+
+    If `id` is the id of a run or dispatch, return this run. If `id` is the id of a thread, return the run of
+    the thread that a caller wants to cancel.
+    """
     queue, threads = tx.runs.dispatches, tx.runs.threads
     row = queue.load(id)
     run_id = id if row is None else row.run_id

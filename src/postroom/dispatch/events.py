@@ -255,7 +255,7 @@ class ServerEvents:
 
 
 def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
-    """Return the facts of a decision for an event."""
+    """Return the fields of an event that describe the decision about a tool call."""
     return {
         "tool_call_id": call_id,
         "decision_id": resume.decision_id,

@@ -277,7 +277,7 @@ class Mailbox:
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
     ) -> T:
-        """Make a change that may deliver messages to runs of these threads, in one transaction.
+        """Execute a change that may deliver messages to runs of the threads `thread_ids`, in one transaction.
 
         The change receives a function that takes a thread, a message and a mode, and delivers the message
         like `deliver`. The threads are locked before the change, and runs start after its commit. No state of
@@ -423,7 +423,7 @@ class Mailbox:
     async def start_lifecycle_ready(
         self, config: MailboxLifecycleConfig | None = None
     ) -> MailboxLifecycleHandle:
-        """Recover unfinished work, then start the rounds; return when both are done.
+        """Recover unfinished work, then start the background rounds; return when they have started.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.
@@ -438,7 +438,7 @@ class Mailbox:
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Stop claiming runs, give active runs a grace period, then stop and requeue the others.
+        """Stop claiming runs, and wait for active runs. Stop and requeue runs that outlast the grace period.
 
         `waits_for` decides by thread id whether a run gets the grace period; by default, every run gets it.
         An execution that ignores the stop is abandoned after `stop_wait_ms`, and its run is requeued. A
@@ -625,7 +625,7 @@ def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> Non
     place = None if coordinator is None else coordinator.storage_identity
     if place is not None and place != stores.threads.storage_identity:
         raise InvalidSubmission(
-            "mailbox run_store must match executor CommitCoordinator: they write to different places",
+            "mailbox run_store must match executor CommitCoordinator: the two write to different databases",
             value=place,
             remedy="open the mailbox with the executor's stores",
         )

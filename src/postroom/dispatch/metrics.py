@@ -198,7 +198,7 @@ class MailboxMetrics:
         self._operations.add(operation, result)
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
-        """Record how long a dispatch waited for its start."""
+        """Record how long a dispatch waited from its creation, its due time and its claim until its start."""
         self._enqueue_to_start.observe(max(now - dispatch.created_at, 0) / 1000)
         self._eligible_to_start.observe(max(now - (dispatch.available_at or dispatch.created_at), 0) / 1000)
         self._claim_to_start.observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
@@ -219,6 +219,6 @@ class MailboxMetrics:
         self._abandoned.add()
 
     def show_depths(self, counts: Mapping[RunDispatchStatus, int]) -> None:
-        """Set the gauges of queue lengths to these counts."""
+        """Set the gauges of queue lengths to the number of dispatches in each status."""
         for status in RunDispatchStatus:
             self._depth.set(counts.get(status, 0), status.label)

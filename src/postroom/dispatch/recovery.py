@@ -70,7 +70,7 @@ _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def claim_error_pause_ms(failures: int | None) -> int:
-    """Return the pause before due work is tried again, after this number of failed claims in a row."""
+    """Return the pause before the next claim, in milliseconds, after `failures` failed claims in a row."""
     doublings = min(max((failures or 1) - 1, 0), _MAX_DOUBLINGS)
     return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
@@ -373,7 +373,7 @@ class Rounds:
     def _look(
         self, tx: Transaction, limit: int, tokens: Sequence[str]
     ) -> tuple[Sequence[RunDispatch], list[DueThread], int | None]:
-        """Return the other claims of this process, and the due threads that may start.
+        """Return the claims of this process that are not in `tokens`, and the due threads that may start.
 
         `tokens` are the claims to leave out. The threads are in the order in which they get slots; `limit` is
         0 if none may start now. If no thread is due, the time when the next delayed run is due is returned as
@@ -477,7 +477,7 @@ class Rounds:
         await self.forget_idle_workers()
 
     async def forget_idle_workers(self) -> None:
-        """Remove the workers of threads without open work, except those whose threads cannot be read."""
+        """Remove the workers of threads without open work. If a thread cannot be read, its worker stays."""
         workers = self._dispatcher.workers
         idle = workers.idle_threads()
         for first in range(0, len(idle), _MAX_DUE):
@@ -549,7 +549,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Recover unfinished work, then start the rounds; return when both are done.
+        """Recover unfinished work, then start the background rounds; return when they have started.
 
         If the rounds have already been started, this method does nothing.
 

@@ -101,10 +101,10 @@ class ExecutorsByThread(SeveralExecutors):
         self._routes[prefix] = executor
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor of the thread's runs.
+        """Return the executor that this mailbox uses for runs of the request's thread.
 
         Raises:
-            AgentNotFound: No executor of this mailbox executes runs of such threads.
+            AgentNotFound: No executor of this mailbox executes runs of this thread.
         """
         thread_id = activation.thread_id
         executor = self._route(thread_id)
@@ -153,7 +153,10 @@ class JoinedEffects(RunEffects):
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Call the parts until one of them has rows for the start of the run, and return its result."""
+        """Let the first part that handles the thread of the run write its rows for the start of the run.
+
+        Return the result of this part, or None if no part handles the thread.
+        """
         for part in self._parts:
             if (begun := part.begin(tx, run, messages)) is not None:
                 return begun
@@ -162,7 +165,7 @@ class JoinedEffects(RunEffects):
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
     ) -> tuple[Message, ...]:
-        """Write the rows of all parts for messages that a run receives; return those that it reads."""
+        """Let each part write its rows for messages that a run receives; return those that the run reads."""
         for part in self._parts:
             messages = part.receive(tx, thread_id, run_id, messages, told=told)
         return messages

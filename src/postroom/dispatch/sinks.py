@@ -327,7 +327,7 @@ class OutputKept(ExecutorAround):
         """The outages that were already logged."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run with the other executor, and store its output."""
+        """Execute a run with the wrapped executor, and store its output."""
         gathered, tasks = _Gathered(activation, sink), list[Tasks]()
 
         def keep_on() -> None:

@@ -1208,7 +1208,7 @@ class Submissions:
         key: str,
         within: str | None = None,
     ) -> T:
-        """Make a change that may deliver messages to runs of these threads, or cancel waiting runs.
+        """Execute a change that may deliver messages to runs of `thread_ids`, or cancel waiting runs.
 
         A message that cannot start a run becomes pending, and is checked again later. If the change writes
         the end of a run, `within` is the thread of this run, which is locked together with the others.
@@ -1355,9 +1355,10 @@ class Submissions:
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
     ) -> Callable[[], Awaitable[None]]:
-        """Requeue a waiting run together with decisions, under the lock of its thread.
+        """Store the decisions of people about a waiting run, and queue the run again.
 
-        The caller must call the returned function after the commit, to publish the events.
+        The caller must have locked the run's thread, and must call the returned function after the commit, to
+        publish the events.
         """
         request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
         checked = self.checked(request, background=True)
@@ -1764,7 +1765,7 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
 
 
 def _without_known_messages(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
-    """Return the request without its messages if the run that it names is already queued with them.
+    """Return the request without its messages if an earlier copy of the request has queued the messages.
 
     A caller that lost the reply repeats the request with the run id, but without message ids. Therefore the
     contents of the messages are compared.

@@ -116,7 +116,7 @@ class PendingInput:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the messages that the run reads at this boundary, and return them in order.
+        """Commit the pending messages that the run reads at this point of its execution, and return them.
 
         `group` selects only messages of that group. `only` selects only messages with these ids, which the
         program has already received. The effects of the run may leave out a message that was withdrawn.
@@ -266,7 +266,7 @@ class Slots:
         return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
-        """Move a slot from one tenant to another; return False if the other tenant has reached its limit."""
+        """Move a slot from one tenant to another; return False if the second tenant has reached its limit."""
         if not self.has_room(other):
             return False
         self._by_tenant[tenant] -= 1
@@ -1131,7 +1131,7 @@ class LeaseKeeper:
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, even if they are not due; return False if the store failed.
+        """Renew claims in one change, even before they must be renewed. Return False if the store failed.
 
         The renewal may take as long as the claims last. If a claim is not renewed in time, its work is
         stopped.
@@ -1330,7 +1330,7 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
 
 
 async def list_input_ids(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
-    """Return the ids of the messages with which these runs started."""
+    """Return the ids of the messages with which the runs `run_ids` started."""
     ids: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)

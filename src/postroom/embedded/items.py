@@ -193,7 +193,7 @@ def as_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Work to enqueue on a thread; the options are those of `Mailbox.enqueue`."""
+    """Work to enqueue on a thread, with the same options as `Mailbox.enqueue`."""
 
     thread: str
     content: object

@@ -48,7 +48,7 @@ class ChatSettings:
         self._config, self._people, self._sessions = config, people, sessions
 
     async def set(self, key: str, source: SessionSource, words: str) -> str:
-        """Perform `/set` with these words for a session, and return the reply to the sender.
+        """Execute the command `/set` with its arguments for a session, and return the reply to the sender.
 
         Raises:
             StoreError: The setting could not be read or stored.

@@ -103,7 +103,11 @@ FileKind = Annotated[
 
 
 class ResetMode(StrEnum):
-    """When a session starts a new thread by itself. `both` means at the earlier of the two times."""
+    """When a session starts a new thread by itself.
+
+    `daily` means at a time of day, and `idle` means after a time without messages. `both` means at the
+    earlier of these two times.
+    """
 
     NONE = "none"
     DAILY = "daily"

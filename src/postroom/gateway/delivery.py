@@ -218,7 +218,7 @@ class Delivery:
         """Return the voice message that follows a reply, if the chat gets spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """From now on, deliver messages only through these bots."""
+        """Deliver messages only through the bots of `adapters` from now on."""
         # A server that has not connected a bot does not know the bot's account, so other servers deliver the
         # bot's messages.
         self._adapters = {

@@ -52,7 +52,7 @@ class Attachment:
 
     @staticmethod
     def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
-        """Return these files, marked as created by somebody other than the sender."""
+        """Return copies of files, marked as created by somebody other than the sender of the message."""
         return tuple(replace(file, is_foreign=True) for file in files)
 
 

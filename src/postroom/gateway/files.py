@@ -95,7 +95,7 @@ class ChatFiles:
         return self._adapters.get(unquote(build_outbox_target(thread_id).partition("/")[0]))
 
     def most(self, media_type: str = "") -> int:
-        """Return the maximum size of a file of this type, or of any file if no type is given."""
+        """Return the maximum size, in bytes, of a file of the given type; without a type, of any file."""
         most, kind = self._config.max_media_bytes, media_type.partition("/")[0]
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 

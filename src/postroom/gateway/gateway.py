@@ -217,7 +217,7 @@ class Gateway:
     # The gateway's state.
 
     async def counts(self) -> InboundCounts:
-        """Return the number of accepted messages in each state, of those that are still stored."""
+        """Return the number of accepted messages in each state. Deleted messages are not counted."""
         counts = await self.stores.intake_log.counts()
         waiting, handed = counts.get(InboundStatus.WAITING, 0), counts.get(InboundStatus.HANDED_OVER, 0)
         running = min(handed, len(self._presenter.runs))

@@ -309,7 +309,7 @@ class Intake:
         return [] if run is None or run.status is RunStatus.DONE else cards_of(run)
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Hide the answer to a message. The answer stays in the conversation.
+        """Stop showing the answer to a message. The conversation still contains the answer.
 
         Raises:
             StoreError: The change could not be stored.

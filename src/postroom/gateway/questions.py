@@ -103,7 +103,7 @@ class Questions:
         approved: bool | None,
         everywhere: bool = False,
     ) -> Decided:
-        """Answer the question on these threads whose number is the first word of `words`.
+        """Answer an open question of the threads `thread_ids`. The first word of `words` is its number.
 
         If `approved` is None, the remaining words are the answer. Otherwise, these words are a comment. If
         `everywhere` is true and these threads have no question with that number, the questions of all other

@@ -159,7 +159,7 @@ def get_album_id(event: MessageEvent) -> str | None:
 
 
 async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
-    """Merge the files and texts of an album into its first message, and close the other messages.
+    """Merge the files and texts of an album into its first message, and close its remaining messages.
 
     A repeated call adds nothing twice.
 
@@ -301,7 +301,7 @@ class GatewayRunner:
     # Processing the queues.
 
     def go_on(self, worker: ChatWorker) -> None:
-        """Start a task that handles the queue of a chat, unless there is such a task."""
+        """Start the task that handles the queue of a chat, unless the task is running already."""
         tasks = self.services.tasks
         if worker.queue and not worker.is_active and not tasks.closed:
             tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")

@@ -70,7 +70,7 @@ class Sessions:
         return session, began_anew
 
     async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the same as `of`, but leave it to the caller to store the session's activity."""
+        """Return the same as `of`, but do not store the time of the activity. The caller must store it."""
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
@@ -377,7 +377,7 @@ def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> boo
 
 
 def find_chat(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat that gets the answer to these inbound messages.
+    """Return the chat to which the answer to one or more inbound messages is sent.
 
     The answer goes to the chat of the last message, or else to the chat of the session. Return None if
     neither is stored any longer.

@@ -237,7 +237,7 @@ class StreamingPresenter:
             self.waiting.popitem(last=False)
 
     def end_waiting(self, source: SessionSource, message_ids: Iterable[str]) -> None:
-        """Remove the notices that say that these messages are waiting."""
+        """Remove the notices in chats which say that messages are waiting."""
         adapter = self.adapters.get(source.platform)
         for message_id in message_ids:
             notice_id = self.waiting.pop((source.platform, source.chat_id, message_id), None)

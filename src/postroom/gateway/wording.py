@@ -298,7 +298,7 @@ def unknown_command(name: str) -> str:
 
 
 def not_read_by(command: str, takes: str, words: str) -> str:
-    """Return the notice that a command does not accept these words."""
+    """Return the notice which says that a command does not accept its arguments."""
     return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
 
 

@@ -146,7 +146,7 @@ class _Admitted:
 
 
 class Guard:
-    """Rejects forbidden requests, passes on all others, and completes the headers of responses."""
+    """Rejects forbidden requests, passes on permitted requests, and completes the headers of responses."""
 
     def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
         self._app = app
@@ -406,7 +406,7 @@ _HOW_TO_PROVE: Final = (
 
 
 def _below(*paths: str) -> tuple[str, ...]:
-    """Return these paths with a slash at the end, as prefixes of the paths below them."""
+    """Return paths with a slash at the end, so that they are prefixes of all paths below."""
     return tuple(f"{path}/" for path in paths)
 
 

@@ -121,9 +121,9 @@ class OtherServers:
         return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:
-        """Return the other server that issued the token of a run.
+        """Return the lease of the other server that issued the token of a run.
 
-        Return None if this server issued the token, or if that server has ended.
+        Return None if this server issued the token, or if the server that issued it has ended.
         """
         tag = read_server_tag(token)
         if tag is None or tag == get_tag(self._this):
@@ -145,9 +145,9 @@ class OtherServers:
         return self._respond(*await self._forward(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Send a request to the other servers, one after the other.
+        """Send a request to the other servers one by one, until the status of a response is not `unless`.
 
-        Return the first response whose status is not `unless`, or None if there is no such response.
+        Return this response, or None if no server sent one.
         """
         if PASSED_ON in request.headers:
             return None

@@ -34,7 +34,7 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """An address and its methods, with the callers that it accepts."""
+    """A URL path with its methods, and the callers who may use it."""
 
     path: str
     methods: frozenset[str]

@@ -110,7 +110,7 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
 
 
 def visible_events(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> list[ProjectEvent]:
-    """Return those log entries of a project that the caller may see."""
+    """Return the log entries of a project that the caller may see."""
     reader = find_caller(context)
     if reader is None:
         return [event for event in events if context.caller.operator or _is_open(event)]
@@ -140,7 +140,7 @@ def _is_open(event: ProjectEvent) -> bool:
 
 
 def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:
-    """Return the addresses of the agents in these entries, in the form that agents of `home` use."""
+    """Return the addresses of the agents in log entries, in the form that agents of `home` use."""
     ids = sorted({event.happening.agent_id for event in events if event.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {agent.project_id: tx.project_by_id(agent.project_id) for agent in agents.values()}

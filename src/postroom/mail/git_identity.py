@@ -132,7 +132,7 @@ def is_folder(path: str) -> bool:
 
 
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
-    """Return the key of the known identity of the same repository.
+    """Return the key of the known identity that belongs to the same repository as `identity`, or None.
 
     An equal identity is preferred. If there is none, exactly one known identity must be compatible with
     `identity`. So two forks stay separate, and a copy that is compatible with both forks belongs to neither.

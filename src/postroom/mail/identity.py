@@ -201,7 +201,7 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
 def acting_active(
     context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
 ) -> tuple[Project, Agent]:
-    """Do the same as `acting` for a call that changes data, and record that the agent is active.
+    """Return the project and the agent of a call that changes data, and record that the agent is active.
 
     Activity extends the agent's reservations. The activity is stored at most once in each interval.
 

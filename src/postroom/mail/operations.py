@@ -90,7 +90,9 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             **_HERE,
             "include_retired": Option(name="--retired", help="Include retired agents."),
             "limit": Option(metavar="N", help="The maximum number of agents."),
-            "after": Option(metavar="N", help="Continue after a page: the value of its `next`."),
+            "after": Option(
+                metavar="N", help="Start after the previous page: N is the `next` value of that page."
+            ),
         },
     ),
     _changes(
@@ -158,7 +160,9 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "query": Option(help='Words, "phrases", prefix*, AND OR NOT, subject:word.'),
             "limit": Option(metavar="N", help="Maximum number of messages."),
             "order": Option(help="Sort by newest or by best match."),
-            "cursor": Option(metavar="N", help="Continue after a page: the value of its `next`."),
+            "cursor": Option(
+                metavar="N", help="Start after the previous page: N is the `next` value of that page."
+            ),
         },
     ),
     _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
@@ -239,7 +243,10 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
                 name="--id", metavar="ID", help="Show only this task, with its text and evidence."
             ),
             "limit": Option(metavar="N", help="Maximum number of tasks."),
-            "after": Option(metavar="CURSOR", help="Continue after a page: the value of its `next`."),
+            "after": Option(
+                metavar="CURSOR",
+                help="Start after the previous page: CURSOR is the `next` value of that page.",
+            ),
         },
     ),
     _changes(
@@ -281,7 +288,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "acceptance": Option(
                 name="--check",
                 metavar="COMMAND",
-                help="A command that must succeed, or `person` if a person must accept the work.",
+                help="A command that must succeed to finish the task, or `person` to let a person decide.",
             ),
         },
     ),
@@ -317,7 +324,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "acceptance": Option(
                 name="--check",
                 metavar="COMMAND",
-                help="A command that must succeed, or `person` if a person must accept the work.",
+                help="A command that must succeed to finish the task, or `person` to let a person decide.",
             ),
         },
     ),

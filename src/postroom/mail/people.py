@@ -113,7 +113,7 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Make the first of these chats the address of the person who has one of them as address.
+        """Make the first chat in `chats` the address of the person whose address is now one of the chats.
 
         Return the person's address.
 
@@ -228,7 +228,7 @@ def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
 
 
 def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
-    """Return the person who received a message and whose address is one of these chats."""
+    """Return the name of the person who received a message in one of the chats, or None."""
     readers = [
         recipient for recipient in tx.recipients([message])[message] if recipient.project_slug == PEOPLE_SLUG
     ]

@@ -56,7 +56,10 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Return groups of records, oldest first, so that both records of each pair are in the same group."""
+    """Combine pairs of records into groups: all pairs that are connected by common records form one group.
+
+    Groups and the records of a group are ordered by id, so the oldest is first.
+    """
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
         ns, other = groups.get(first.id, [first]), groups.get(second.id, [second])

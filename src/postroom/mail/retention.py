@@ -65,7 +65,7 @@ class ProjectRules:
 def rules_of_projects(
     projects: ProjectReads, rules: Sequence[KeepRule], ids: Iterable[int]
 ) -> dict[int, ProjectRules]:
-    """Return the retention rules for each of these projects.
+    """Return the retention rules for each of several projects.
 
     Raises:
         UnknownProject: A rule that puts messages on hold names a project that does not exist. Messages could
@@ -78,7 +78,7 @@ def rules_of_projects(
 
 
 def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
-    """Delete those of these messages that are due, and return the number of deleted messages.
+    """Delete the messages in `ids` that the rules no longer keep; return the number of deleted messages.
 
     Each message is checked again under the lock, because a run may have received it in the meantime. The
     trace positions of a deleted message are deleted, too, and the archive removes its files from the newest

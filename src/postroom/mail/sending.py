@@ -352,7 +352,7 @@ def _reply_recipients(
 
 
 def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
-    """Return these agents as recipients, with their projects."""
+    """Return agents as recipients of a message, each with its project and the kind of recipient."""
     agents = context.tx.agents_by_id(list(kinds))
     projects = {agent.project_id: context.tx.project_by_id(agent.project_id) for agent in agents.values()}
     return [

@@ -212,7 +212,7 @@ def news_for(
 
 
 def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple[str, str]:
-    """Return the subject and the text of a message with these sentences."""
+    """Return the subject and the text of the message that reports events to a subscriber."""
     more = f"\n- and {len(sentences) - _LISTED} more" if len(sentences) > _LISTED else ""
     listed = "\n".join(f"- {sentence}" for sentence in sentences[:_LISTED])
     end = (

@@ -710,7 +710,7 @@ def block_unfinished(
 
 
 def tell_authors(context: WriteContext, project: Project, retired: Agent) -> None:
-    """Send each author of unclaimed tasks for a retired agent a message that lists these tasks."""
+    """Tell authors which of their unclaimed tasks were assigned to an agent that was retired."""
     for titles in context.tx.unclaimed_tasks(project.id, f"{AGENT}{retired.id}").values():
         lines = [f"- {task_id} ({title})" for task_id, title in list(titles.items())[:AT_ONCE]]
         lines += [f"- {len(titles) - AT_ONCE} more"] if len(titles) > AT_ONCE else []
@@ -825,7 +825,7 @@ def _details(task: Task) -> dict[str, object]:
 
 
 def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]) -> int:
-    """Return the number of these tasks that are not done.
+    """Return how many of the tasks `task_ids` are not done.
 
     Raises:
         UnknownTask: The project has no task with one of these ids.

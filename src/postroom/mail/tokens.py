@@ -273,7 +273,7 @@ class NamedTokens:
         await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Store when tokens were last used. After a failure, the next attempt stores these times."""
+        """Store when tokens were last used. If this fails, the next call stores the times."""
         used, self._used = self._used, {}
         if not used:
             return
@@ -501,5 +501,5 @@ class RunTokens:
         return grant
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether the run with these permissions is still active."""
+        """Return whether the run that has the token with these permissions is still active."""
         return grant.token_id in self._grants

@@ -37,7 +37,7 @@ def read_caller(request: Request) -> Caller:
 
 
 def read_client_name(request: Request | None, meta: Mapping[str, Any] | None) -> str:
-    """Return the name of the client program by its header or by the call; empty if neither names it."""
+    """Return the name of the client program, from its HTTP header or from the call, or ""."""
     if request is not None and (named := request.headers.get(CLIENT_HEADER)):
         return named
     about = (meta or {}).get("io.modelcontextprotocol/clientInfo")

@@ -49,7 +49,7 @@ Arguments = Mapping[str, Any]
 
 
 def marks_of(capabilities: object) -> list[str]:
-    """Return the marks for the session id of a client that declares these capabilities."""
+    """Return the marks that a client's session id contains, according to the capabilities of the client."""
     elicits = isinstance(capabilities, Mapping) and "elicitation" in capabilities
     return [ELICITS] * elicits + [CARDS] * declares_cards(capabilities)
 

@@ -90,7 +90,7 @@ class AgentResolver(Protocol):
 
 
 class FixedResolver:
-    """Returns the same agent for every name."""
+    """A resolver of agents that returns the same agent for every name."""
 
     def __init__(self, agent: ResolvedAgent) -> None:
         self._agent = agent

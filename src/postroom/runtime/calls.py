@@ -56,7 +56,7 @@ class Answers:
     message_ids: dict[str, str] = field(default_factory=dict)
 
     def messages(self, calls: Sequence[ToolCall], metadata: MessageMetadata) -> list[Message]:
-        """Return the messages with the tools' answers to these calls."""
+        """Return the messages with the answers of tools to `calls`. Calls without an answer are left out."""
         return [
             replace(
                 Message.tool(call.id, told(self.results[call.id]), id=self.message_ids[call.id]),
@@ -234,7 +234,7 @@ def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTic
 def waiting_for(
     tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
 ) -> RunWaitingState:
-    """Return the state of a run that waits for answers to these questions.
+    """Return the waiting state of a run that has asked the questions `tickets`.
 
     Questions about permissions come before requests for input.
     """

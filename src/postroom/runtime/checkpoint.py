@@ -266,7 +266,7 @@ class RunLog:
         return record or self._fresh
 
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:
-        """Read the thread and the run; the given uncommitted messages follow those of the thread.
+        """Read the thread and the run; append the uncommitted messages `given` to the thread's messages.
 
         With `restart`, the run's earlier output is ignored, now and in later executions.
 

@@ -152,7 +152,7 @@ class Compaction:
         return compacted
 
     async def _summarize(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
-        """Return a summary of the earlier summary and these messages.
+        """Return a new summary that combines the earlier summary with the messages `older`.
 
         Messages that the model cannot summarize, or does not make shorter, are omitted and counted.
         """

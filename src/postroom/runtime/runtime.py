@@ -39,9 +39,10 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, where each step is committed.
 
-    `wake` submits a run again if its background tasks end after the run was released; it may be set later.
-    With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run is
-    released. With `hold_ms`, the run first stays active for that time, in case a decision arrives quickly.
+    `wake` is a function that submits a run again if its background tasks end after the run was released. The
+    attribute `wake` may be set after the construction. With `threads` and `coordinator`, the runtime also
+    executes runs without a mailbox. A suspended run is released. With `hold_ms`, the run first stays active
+    for that time, in case a decision arrives quickly.
     """
 
     def __init__(  # noqa: PLR0913 - its dependencies, by name

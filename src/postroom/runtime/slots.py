@@ -26,8 +26,8 @@ class ActiveRun:
 
     The object keeps the input for the execution until the execution reads it.
 
-    The run accepts input while it is open. Accepted input is used or, when the run ends, stored. The run can
-    be cancelled even before it opens.
+    The run accepts input while it is open. Input that the run has accepted but not used is stored when the
+    run ends. The run can be cancelled even before it opens.
     """
 
     def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
@@ -79,7 +79,7 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Accept only decisions about these calls or tickets from now on; drop decisions about others."""
+        """Accept only decisions about the calls or tickets `ids` from now on; drop all other decisions."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: resume for id, resume in self._decisions.items() if id in self._open_calls}
 
@@ -116,7 +116,7 @@ class ActiveRun:
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
-        """Return the received decisions."""
+        """Return and remove the decisions that the run has received and not used yet."""
         taken, self._decisions = self._decisions, {}
         return taken
 

@@ -131,7 +131,7 @@ def kept_whole(room: int) -> int:
 def to_sum_up(
     messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
 ) -> tuple[Message, ...]:
-    """Return the older messages to summarize, so that the others take at most `most` tokens.
+    """Return the older messages to summarize, so that the newer messages take at most `most` tokens.
 
     The run's own input and unanswered calls are not summarized. The remaining part of earlier runs starts
     with a message from a person.

@@ -73,7 +73,10 @@ class Firing:
     """The second step, which gets the submission's id and advances the schedule to its next tick."""
 
     def joined(self, made: str) -> Joined:
-        """Combine both steps into one change, if the target knows the submission's id in advance."""
+        """Return one change with both steps, `begin` and `done`, for the submission with the id `made`.
+
+        A target can use it if it knows the id of the submission in advance.
+        """
 
         def change(tx: Transaction) -> None:
             self.begin(tx)
@@ -106,7 +109,7 @@ def new_schedule(  # noqa: PLR0913 - the options, by name
     overlap: Overlap | str,
     jitter: Duration,
 ) -> Schedule:
-    """Return a new schedule with these properties, without storing it.
+    """Create a schedule from its properties, without storing the schedule.
 
     Raises:
         InvalidSchedule: An argument has the wrong type, or there is no policy of that name.
@@ -196,7 +199,7 @@ class Schedules:
         return await self._store.write(change, key=made.lock)
 
     async def named(self, kind: str, name: str) -> Schedule:
-        """Return the schedule of a kind with a name.
+        """Return the schedule that has this kind and this name.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -204,7 +207,7 @@ class Schedules:
         return await self._store.read(lambda tx: _require_schedule(tx, kind, name))
 
     async def listed(self, kind: str, *, after: str = "", limit: int = MAX_LISTED) -> list[Schedule]:
-        """Return the schedules of a kind, ordered by name, starting after the name `after`."""
+        """Return schedules of the kind `kind`, ordered by name, from the first name after `after`."""
         limit = max(0, min(limit, MAX_LISTED))
         return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
 

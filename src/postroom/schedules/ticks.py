@@ -36,7 +36,7 @@ _LOOKED_AT: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decision what to do about a due schedule."""
+    """The decision whether a due schedule submits its work now, and its next tick."""
 
     tick: int
     submits: bool
@@ -87,7 +87,7 @@ def next_tick(schedule: Schedule, after: int) -> int:
 
 
 def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int]:
-    """Return the start and the next tick of a schedule; both are unchanged unless the clock was set back.
+    """Return the start and the next tick of a schedule, adapted if the clock was set back.
 
     The next tick of an interval schedule is at most one interval away: its ticks move by `back_ms`. If the
     set-back was not measured, `back_ms` is 0 and the ticks move only as far as necessary; differences under

@@ -339,7 +339,7 @@ class QuestionRecord(TypedDict):
 
 
 class SnoozedQuestion(TypedDict):
-    """A question with its snooze time; `snoozed_until` is None if it is no longer snoozed."""
+    """A question with its snooze time; `snoozed_until` is None if the question is no longer snoozed."""
 
     number: str
     snoozed_until: str | None

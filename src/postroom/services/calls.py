@@ -60,11 +60,11 @@ class Subscriptions:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody may be listening."""
+        """Whether somebody may be subscribed, in this process or in another process."""
         return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:
-        """Notify every listener; if one fails, the others are still notified."""
+        """Notify every listener. If a listener fails, the remaining listeners are still notified."""
         for ticket in list(self._listeners):
             self._tell(ticket, event)
         await anyio.lowlevel.checkpoint()
@@ -105,7 +105,7 @@ class Subscriptions:
     @staticmethod
     @contextmanager
     def heard_by(grant: Grant | None, uris: Sequence[str] = ()) -> Iterator[None]:
-        """Make streams that are opened in this context listen to these resources, with this token."""
+        """Make streams opened within the context listen to the resources `uris` with the token `grant`."""
         before = _LISTENER.set((grant, uris))
         try:
             yield

@@ -155,7 +155,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
 
 
 def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
-    """Return facts from a project's mail: reservations, unread messages, and the last hour."""
+    """Return a project's reservations, its unread messages, and the work of its agents in the last hour."""
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for reservation in live:

@@ -508,7 +508,7 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Hold the end of a turn once for messages to the agent that it has neither read nor fetched.
+    """Make the client continue its turn once if the agent has messages that it neither read nor fetched.
 
     The end of a run is not held for messages that start another run, because the client's next output would
     be taken for the answer to the message that started this run.

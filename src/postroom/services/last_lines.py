@@ -26,7 +26,7 @@ def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[Canonic
 
 
 def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
-    """Return the end of a run's output, from these events of its log, in at most `most` characters.
+    """Return the end of a run's output, at most `most` characters, from events of the run's log.
 
     `newest` is the number of the last event. `is_cut` means that older events are missing.
     """

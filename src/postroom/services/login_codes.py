@@ -62,7 +62,7 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions from which people logged out before they expired; no server accepts these sessions."""
+    """Sessions from which people logged out before the sessions expired. No server accepts these sessions."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store

@@ -589,7 +589,7 @@ def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
 
 
 def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]:
-    """Return open questions of a run's agent; in a chat, those of the same chat."""
+    """Return the open questions of a run's agent; for a run of a chat, the open questions of the chat."""
     name, slug, _ = owner_of(run.thread_id)
     prefix = run.thread_id if is_chat(run.thread_id) else agent_thread(slug, name)
     runs = tx.runs.threads.asking_below(prefix, MAX_OPEN)

@@ -162,7 +162,10 @@ def project_threads(slug: str) -> str:
 
 
 def whose(thread_id: str) -> tuple[str, str]:
-    """Return the project's slug and the agent's name of a thread; both are empty for other threads."""
+    """Return the slug of the project and the name of the agent to which a thread belongs.
+
+    Slug and name are empty if the thread does not belong to an agent of a project.
+    """
     return agent_of(thread_id) or ("", "")
 
 

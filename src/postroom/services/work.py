@@ -318,7 +318,7 @@ class WorkService:
         return last_lines(tx, work.run_id)[1] or work.started_at
 
     def story(self, tx: Transaction, run_id: str) -> Story:
-        """Return the steps of a run so far and the end of its output; both are empty for an unknown run."""
+        """Return the steps of a run so far and the end of its output; an unknown run has an empty story."""
         run = tx.runs.threads.load_run(run_id)
         return Story() if run is None else story_of(tx, run)
 

@@ -105,7 +105,7 @@ class ChangeNotifier:
         return listener
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Notify the listeners of these topics."""
+        """Notify the listeners of `topics` that data has changed."""
         if not self._listeners:
             return
         topic_listeners = list[TopicListener]()

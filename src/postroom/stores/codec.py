@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """The fields of an ended run that determine the order of a conversation; others are not decoded."""
+    """The fields of an ended run that determine the order of a conversation; no other field is decoded."""
 
     started_at: int | None = None
     finished_at: int | None = None
@@ -128,7 +128,7 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return the run if rows may refer to its answer, or None if it is open or has no answer."""
+    """Return the run if rows may refer to its answer. Return None if the run is open or has no answer."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 

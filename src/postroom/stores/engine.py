@@ -234,7 +234,7 @@ class Engine(Protocol):
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in all these commits."""
+        """The number of commits so far, and the number of changes that they contained."""
         ...
 
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
@@ -280,7 +280,7 @@ class Engine(Protocol):
         ...
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild these indexes from their tables.
+        """Rebuild the indexes with the given names from their tables.
 
         Raises:
             StoreCorrupt: A problem remains, so nothing was changed.
@@ -308,7 +308,7 @@ class Engine(Protocol):
         ...
 
     def share(self, topics: Collection[str]) -> None:
-        """Send these topics to other processes in the background."""
+        """Notify other processes in the background that the data of these topics has changed."""
         ...
 
     def close(self) -> None:

@@ -20,11 +20,11 @@ class LeaseTables(Tables):
         self._sql.run("leases.put", {**asdict(lease), "about": encode(dict(lease.about))})
 
     def renew(self, names: Collection[str], until: int) -> None:
-        """Set a new end of these leases."""
+        """Set a new end of the leases with these names."""
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
     def remove(self, names: Collection[str]) -> None:
-        """Delete these leases with their fences."""
+        """Delete the leases with these names, with their fences."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:

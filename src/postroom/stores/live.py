@@ -74,7 +74,7 @@ class LocalLiveChannels:
         self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; one of them must accept it."""
+        """Pass a command to all listeners of a run. The delivery succeeds if one listener accepts it."""
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
         listeners = [subscription for listener, subscription in there.items() if target.matches(listener)]

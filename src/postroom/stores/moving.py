@@ -27,7 +27,7 @@ _ALWAYS_THERE: Final = ("probe", "store_identity")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table that exists on both engines in the same form."""
+    """A table that has the same form on SQLite and on PostgreSQL, so that its rows can be copied."""
 
     name: str
     columns: tuple[str, ...]
@@ -79,7 +79,7 @@ class Side(Protocol):
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty these tables and record the start of a copy, in one transaction.
+        """Empty the tables of the target and record the start of a copy, in one transaction.
 
         A new store is created together with the mark.
         """

@@ -41,7 +41,9 @@ class OutboxTables(Tables):
         """The effects that are stored as claimed; the performer performs them after the commit."""
 
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        """Store effects; for a repeated key of a kind and target, return the effect that was stored first.
+        """Store effects, and return them.
+
+        If an effect with the same kind, target and `dedupe_key` is stored already, return the stored effect.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -131,7 +133,7 @@ class OutboxTables(Tables):
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the kinds and targets of all effects of these kinds that can be claimed now."""
+        """Return each kind, among `kinds`, and target for which an effect can be claimed now."""
         now = self._now()
         asks = [("outbox.targets", {"kind": kind, "now": now, "orders": _FIRST_ORDERS}) for kind in kinds]
         targets: list[tuple[str, str]] = []
@@ -202,7 +204,7 @@ class OutboxTables(Tables):
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
-        """Notify the performers if another effect with the order key of one of these is pending."""
+        """Notify the relays if an effect with the same order key waits behind a performed effect."""
         looks = dict[tuple[str, ...], Look]()
         for row in performed:
             if row.order_key:
@@ -247,7 +249,7 @@ class OutboxTables(Tables):
     def release(
         self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
     ) -> None:
-        """Make claimed effects of these kinds due again, and record that they may have been performed.
+        """Make claimed effects of the kinds `kinds` due again, and record that they may have been performed.
 
         The caller must know that no process is performing the effects.
 

@@ -27,7 +27,7 @@ class PushTables(Tables):
         self._tell(PUSH)
 
     def drop(self, subscription_ids: Sequence[str]) -> None:
-        """Delete these subscriptions."""
+        """Delete the push subscriptions with these ids."""
         self._sql.run("push.drop", {"ids": subscription_ids})
 
     def see(self, seen_at: int) -> None:
@@ -40,7 +40,7 @@ class PushTables(Tables):
         self._sql.run("push.note_result", {"id": subscription_id, "delivered_at": at, "error": error})
 
     def notices(self) -> list[PushNotice]:
-        """Return the notices of all subscriptions, including those closed within the last day."""
+        """Return the notices of all subscriptions, including notices that were closed within the last day."""
         return [PushNotice(**dict(zip(_NOTICE, row, strict=True))) for row in self._sql.all("push.notices")]
 
     def add_notice(self, subscription_id: str, item: str) -> None:

@@ -30,7 +30,7 @@ class ScheduleTables(Tables):
         return list(map(_schedule, rows))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first schedule of these kinds is due, or None if none is."""
+        """Return when the first schedule of the kinds `kinds` is due, or None if there is no schedule."""
         answer = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in answer if rows), default=None)
 

@@ -115,7 +115,7 @@ class SqlTransaction(Protocol):
         ...
 
     def lock(self, *names: str) -> None:
-        """Block all other changes that lock one of these names, until this change ends.
+        """Acquire locks with these names until the change ends, so that no other change can acquire them.
 
         A change locks all of its names in one call, before it reads the data for its decision. On SQLite this
         does nothing, because only one change runs at a time.

@@ -120,7 +120,7 @@ class Transaction:
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
     def tell(self, *topics: str) -> None:
-        """Wake the listeners of these topics when this change is committed."""
+        """Wake the listeners of the topics when the change is committed."""
         self.topics.update(topics)
 
 

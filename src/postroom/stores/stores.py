@@ -40,7 +40,7 @@ class Stores(MailStore):
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in all these commits."""
+        """The number of commits so far, and the number of changes that they contained."""
         return self.store.engine.grouping
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
@@ -61,7 +61,7 @@ class Stores(MailStore):
         return await self.store.engine.indexes_that_lack_rows()
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild these indexes; other writers wait until this is done.
+        """Rebuild the indexes with the given names. Other writers wait until the indexes are rebuilt.
 
         Raises:
             StoreCorrupt: A fault remains, and nothing was changed.

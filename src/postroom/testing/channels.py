@@ -482,7 +482,7 @@ Promise = Callable[["ChannelPromises", Stage], Awaitable[None]]
 
 
 def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], None]]:
-    """Convert a promise to a test that is skipped if the platform lacks one of these abilities."""
+    """Convert a promise to a test that is skipped if the platform lacks one of the `abilities`."""
 
     def made(promise: Promise) -> Callable[["ChannelPromises"], None]:
         async def keep(self: "ChannelPromises", folder: Path) -> None:
@@ -927,7 +927,7 @@ class Logged(logging.Handler):
         self._records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Store a log record, so that a test can read it."""
         self._records.append(record)
 
     def text(self, name: str = "") -> str:

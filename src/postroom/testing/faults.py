@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def writes(*numbers: int) -> Iterator[bool]:
-    """Return a plan in which the writes with these numbers fail. The first write is number 1."""
+    """Return a plan in which the writes with the given numbers fail. The first write is number 1."""
     return (number in numbers for number in range(1, max(numbers, default=0) + 1))
 
 

@@ -109,7 +109,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     wakeups: TopicListener | None = None,
     store: SqlStore | None = None,
 ) -> RunStores:
-    """Return stores with these parts replaced."""
+    """Return a copy of `stores`, in which each given part replaces the original part."""
     changed = copy(stores)
     changed.store = store or stores.store
     changed.dispatches = dispatches or stores.dispatches
@@ -169,6 +169,6 @@ def failing_changes(
     counts: Counter[str] | None = None,
     begins: Callable[[str], Awaitable[None]] | None = None,
 ) -> RunStores:
-    """Return stores in which changes of the mailbox with these names fail as planned."""
+    """Return stores in which the mailbox's changes with the given names fail as planned."""
     failing_store = FailingChanges(stores.store, before=before, after=after, counts=counts, begins=begins)
     return with_parts(stores, store=cast("SqlStore", failing_store))

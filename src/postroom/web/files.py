@@ -56,7 +56,7 @@ def picture(content: bytes, media_type: str, *, etag: str) -> Response:
 
 
 def unchanged(*, etag: str) -> Response:
-    """Return the response for a browser that has these bytes already."""
+    """Return the response 304 for a browser that has the current content of the file already."""
     return Response(status_code=304, headers={"ETag": f'"{etag}"', **_SAFE})
 
 

@@ -37,7 +37,7 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 
 class PlacedForm(msgspec.Struct):
-    """A form that may be on the first page, at a place in its list of questions."""
+    """A form that may be on the first page, with the page's position in the list of questions."""
 
     asked_after: str = ""
     """The question after which the page begins, or "" for the first page of the list."""

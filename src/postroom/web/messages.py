@@ -144,7 +144,10 @@ async def preview(site: Site, request: Request) -> Response:
 
 
 async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
-    """Return a hash, the attachments with this hash, and their bytes, or None if the browser has them."""
+    """Return the requested hash, the attachments of the message with this hash, and their bytes.
+
+    The bytes are None if the browser already has them.
+    """
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage(

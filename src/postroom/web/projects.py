@@ -289,7 +289,10 @@ def _stored_answer(services: PageServices, tx: Transaction, answered: str) -> Gi
 
 
 def _later(request: Request, now: int) -> Later:
-    """Read the state of the rows from cookies. Ignore values that this module has not written."""
+    """Return which rows of the first page are hidden, and since when runs count as new, from the cookies.
+
+    Values that this module has not written are ignored.
+    """
     hidden = {
         match[1]: int(match[2]) * 1_000
         for item in request.cookies.get(LATER_COOKIE, "").split("_")

@@ -92,7 +92,7 @@ def known_project(reads: MailReads, slug: str) -> Project:
 
 
 def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
-    """Return an agent of a project.
+    """Return the agent with this name in a project.
 
     Raises:
         UnknownAgent: The project has no such agent.
@@ -160,7 +160,7 @@ def offered_names(reads: MailReads, project: Project | None, chosen: str) -> lis
 def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
-    """Return those messages that started runs or wait for a run which the project may show."""
+    """Return the messages that started a run or wait for a run, if the project may show the run."""
     ids = sorted({*messages, *(number for work in works for number in work.messages)})
     items = conversation.here(reads, project, list(reads.messages(ids).values()))
     return {message.id: message for message in items}
@@ -253,7 +253,7 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
 
 
 def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
-    """Return the recipients without those of blind copies."""
+    """Return the recipients of a message without the recipients of blind copies."""
     return [recipient for recipient in recipients if recipient.kind != "bcc"]
 
 

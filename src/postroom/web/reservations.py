@@ -22,7 +22,7 @@ ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
-    """Show the active reservations and those that ended last, of a project or for a path."""
+    """Show the active and the last ended reservations of a project; with a path, only those for the path."""
     path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

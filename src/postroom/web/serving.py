@@ -92,14 +92,17 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def told_by(address: str) -> str:
-    """Return the part of an address that reports the server's last action, as it is sealed."""
+    """Return the path of a URL and those query parameters that report what a form has just done.
+
+    The seal of the URL covers this text. The result is empty if there are no such parameters.
+    """
     place = urlsplit(address)
     values = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
     return f"{place.path}?{urlencode(values)}" if values else ""
 
 
 def untold(address: str) -> str:
-    """Return an address without the part that reports the server's last action."""
+    """Return a URL without the query parameters that report what a form has just done."""
     place = urlsplit(address)
     pairs = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
     return urlunsplit(place._replace(query=urlencode(pairs)))

@@ -50,7 +50,7 @@ LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The filter of threads in an address."""
+    """The filter for a list of threads, which the query of the page's URL contains."""
 
     show: ThreadsSeen = "any"
     importance: str = "any"

@@ -120,7 +120,7 @@ class Window:
 
     @property
     def runs(self) -> int:
-        """The number of executions."""
+        """The number of executions of runs that the timeline shows."""
         return len(self.alone) + sum(group.count for group in self.bars)
 
 
@@ -224,7 +224,7 @@ def nearness(span: Span) -> int:
 
 
 def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
-    """Return the newest attempts, and also those of agents that are active or ask questions."""
+    """Return the newest attempts of all agents, and more attempts of agents that are active or wait."""
     alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
     if len(alone) < ALONE:
         return alone

@@ -148,7 +148,7 @@ class Picture:
 
     @property
     def tracks(self) -> Iterator[Track]:
-        """All participants, including those in collapsed groups."""
+        """All participants, including participants in collapsed groups."""
         yield from self.people
         for group in self.groups:
             yield from group.lanes

@@ -30,7 +30,7 @@ TAIL: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The picture that an address requests."""
+    """The timeline that the URL of a page requests: its time span, agent and thread."""
 
     slug: str
     now: int

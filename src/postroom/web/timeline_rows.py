@@ -21,7 +21,7 @@ COLUMN: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An event as a row. Exactly one of the three fields is set."""
+    """An event as a row of the timeline. Exactly one of the fields `mark`, `arrow` and `band` is set."""
 
     at: int
     who: str

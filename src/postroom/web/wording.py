@@ -183,7 +183,7 @@ class Wanted:
 
 
 def wanted(query: Query) -> Wanted:
-    """Return the words that a query searches, without those that it excludes."""
+    """Return the words that a query searches, without words that the query excludes."""
     wanted = Wanted()
     _gather(query, wanted)
     return wanted

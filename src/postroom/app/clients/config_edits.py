@@ -43,7 +43,7 @@ class ConfigEdit:
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys of the other transport, which postroom's entry must not contain."""
+        """The keys of the unused transport (HTTP or stdio), which postroom's entry must not contain."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
@@ -95,7 +95,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value that replaces `found`: the value of the edit with the additions by people."""
+    """Return the value of an edit, with the additions that people made to the value in the file, `found`."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     by_key = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -138,7 +138,10 @@ class Record:
 
 
 class Records:
-    """The records of this user. Records may be changed only inside the context `kept`."""
+    """The records of all changes that `setup` made to files of clients for this user.
+
+    Records may be changed only inside the context `kept`.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         folder = places.machine_dir(environment)
@@ -234,7 +237,9 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Move created folders to the record of another file in them, whose removal then deletes them.
+        """For each folder that postroom created, record another file of postroom that is inside the folder.
+
+        When postroom removes this file, it also deletes the folder.
 
         Raises:
             ConfigError: The records cannot be written.

@@ -87,7 +87,7 @@ def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
 
 
 def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigFile]]:
-    """Return the files that postroom owns at a client, with their paths in this scope."""
+    """Return the files of a client that postroom owns alone, with their paths for the user or the project."""
     items = [
         (own_file, own_file.user if target.scope == "user" else own_file.project)
         for own_file in client.own_files

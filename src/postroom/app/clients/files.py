@@ -88,7 +88,7 @@ def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
 
 
 def choose_remedy(error: OSError, path: Path) -> str:
-    """Return the remedy for an error of the system when a file is written."""
+    """Return what the user can do if the operating system reports an error when a file is written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
     return (
@@ -103,7 +103,7 @@ def backup_place(found: Found, now: int) -> Path:
 
 
 def back_up(found: Found, target: Path) -> None:
-    """Write a copy of a file that only its owner can read, and sync it to the disk.
+    """Write a copy of a file, which only the owner can read, and sync the copy to the disk.
 
     Raises:
         ClientFileRefused: The copy could not be written.
@@ -237,7 +237,7 @@ def remove(found: Found) -> None:
 
 
 def remove_folders(folders: list[Path]) -> list[Path]:
-    """Remove the empty ones of these folders, innermost first, and return the other folders."""
+    """Remove the empty folders in `folders`, innermost first, and return the folders that still exist."""
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         with suppress(OSError):  # the folder is not empty, or no longer exists
             folder.rmdir()
@@ -245,7 +245,7 @@ def remove_folders(folders: list[Path]) -> list[Path]:
 
 
 def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
-    """Remove the backups that have this content, and return the other backups."""
+    """Remove the backups whose content is `content`, and return the backups that still exist."""
     left = []
     for backup in backups:
         try:

@@ -27,7 +27,7 @@ PATIENCE: Final = timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The result of a trial."""
+    """The result of a trial call from a client to the server."""
 
     state: Literal["answered", "not tried", "failed"]
     detail: str

@@ -70,7 +70,10 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
 
 
 def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether Codex has an account or needs none. If unknown, also return both answers."""
+    """Return whether Codex has an account or needs none, or None if this is unknown.
+
+    Also return a description of the expected answer of Codex and, if the result is None, the actual answer.
+    """
     expected = f"an account in the answer to {_ACCOUNT}"
     try:
         _, answer = _answer(program, target, _ACCOUNT, {})

@@ -43,7 +43,7 @@ class Assignment:
         return self._server.call_tool(tool, {"project_key": str(self.folder), **arguments})
 
     def call(self, tool: str, **arguments: object) -> Any:
-        """Call a tool in this project as this agent."""
+        """Call a tool as the agent of the assignment, in the project of the demo."""
         return self.look(tool, agent_name=self.name, **arguments)
 
     def task(self) -> dict[str, Any] | None:
@@ -92,7 +92,7 @@ def work(assignment: Assignment) -> str:
 
 
 def _await_the_other(assignment: Assignment) -> None:
-    """Wait until the other agent has met this reservation, so that every demo shows a conflict."""
+    """Wait until the second agent has reserved the same file, so that every demo shows a conflict."""
     for _ in range(_LOOKS):
         made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
         if any(

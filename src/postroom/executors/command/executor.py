@@ -145,7 +145,7 @@ class Heard:
         await self._stream.pass_on(self._reading.take(chunk))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Do nothing, because such a program cannot be asked to finish."""
+        """Do nothing, because a program that is run by a plain command cannot be asked to finish."""
 
     async def end(self) -> None:
         """Stream the rest of the output."""

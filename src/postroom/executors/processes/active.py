@@ -92,7 +92,7 @@ class ActiveRun:
         return self.listens
 
     async def untold(self) -> str:
-        """Return the texts of new messages for the run, each of them once, or "" if there are none."""
+        """Return the texts of messages that arrived for the run since the last call; "" if none did."""
         if self.pending is None:
             return ""
         new = [
@@ -122,7 +122,7 @@ class ActiveRuns:
         return tuple(self._by_thread.values())
 
     async def enter(self, active: ActiveRun) -> None:
-        """Add a run; if a run of the same thread is ending, wait for its end first.
+        """Add a run to the active runs. If another run of its thread is just ending, wait for that end first.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is active and was not asked to end.
@@ -135,7 +135,7 @@ class ActiveRuns:
         self._by_thread[thread_id] = active
 
     def leave(self, active: ActiveRun) -> None:
-        """Remove a run whose processes have ended."""
+        """Remove a run whose processes have ended, and wake everyone who waits for its end."""
         del self._by_thread[active.identity.thread_id]
         active.ended.set()
 

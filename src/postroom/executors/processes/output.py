@@ -77,7 +77,7 @@ class Tail:
         return self.total > self._most
 
     def bytes(self) -> bytes:
-        """Return the bytes that were kept."""
+        """Return the last bytes of the stream, at most as many as the limit allows."""
         return b"".join(self._chunks)[-self._most :]
 
     def text(self) -> str:

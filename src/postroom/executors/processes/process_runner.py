@@ -195,7 +195,7 @@ class Launcher:
         self._line: socket.socket | None = None
 
     def hand_over(self, ends: Sequence[int]) -> None:
-        """Make the launcher fork a shim with these descriptors.
+        """Make the launcher fork a shim that inherits the file descriptors `ends`.
 
         If the launcher was killed, it is started again first.
 
@@ -485,7 +485,7 @@ class ProcessRunner:
         """The time after which another server may take over the runs, or None if no other server can."""
 
     def hold(self, duration: int) -> None:
-        """Move the deadline at which shims kill all programs to this number of milliseconds from now.
+        """Make the shims kill all programs in `duration` milliseconds, unless `hold` is called again.
 
         A frozen server cannot stop its programs, while another server starts their runs again.
         """

@@ -176,7 +176,7 @@ class RemoteClient:
         self._client: httpx2.AsyncClient | None = None
 
     async def post(self, url: str, body: bytes, *, secret: str, key: str | None = None) -> bytes | None:
-        """Return the other server's result for status 200, or None if it accepted the run (202).
+        """Return the result if the remote server responds with 200, or None if it accepts the run (202).
 
         Raises:
             MissingExtra: The HTTP client is not installed.
@@ -326,7 +326,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Runs.
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run on the other server, and return its answer.
+        """Execute a run on the remote server, and return the answer of the run.
 
         If this call is cancelled, the other server keeps working. The next worker posts the run again under
         the same key.

@@ -331,7 +331,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decode_data_url(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes and the type of a data URL, or None for both if the text is not a data URL."""
+    """Return the bytes and the type of a data URL. If the text is not a data URL, both values are None."""
     match = _FILE.fullmatch(ref)
     if match is None:
         return None, None
@@ -821,7 +821,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Return an answer with this text and these details. See `Metadata`."""
+        """Return the answer that a text and its details form. `Metadata` describes the details."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -1344,13 +1344,13 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Add a part of an answer to the exchanges of these messages, even if no request waits."""
+        """Add a part of an answer to the exchanges of the answered messages, even if no request waits."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)
 
     def asked(self, chat_id: str, message_ids: Iterable[str], text: str) -> None:
-        """Show a question to the callers who wait for the answers to these messages."""
+        """Show a question to the callers who wait for answers to the messages `message_ids`."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.ask(text)

@@ -206,7 +206,7 @@ class Inbound(Protocol):
         ...
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Hide the answer to a message. The answer stays in the conversation.
+        """Stop showing the answer to a message. The conversation still contains the answer.
 
         Raises:
             StoreError: As for `accept`.

@@ -335,7 +335,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Attachment, ...]:
-        """The files of the message, without those of forwarded messages."""
+        """The files of the message, without files of messages that it forwards."""
         is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
         return tuple(
             Attachment(
@@ -615,7 +615,9 @@ def build_event(message: Message, channel: Channel, me: Me) -> MessageEvent:
 
 
 def parse_interaction(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
-    """Convert an interaction to a button press, or a slash command to an event, and return None for others.
+    """Convert an interaction from Discord to a button press, or to an event if it is a slash command.
+
+    Return None for any other type of interaction.
 
     Raises:
         Unreadable: The interaction names no person or no card.
@@ -1018,7 +1020,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return "default" if self._intake.me is None else self._intake.me.user_id
 
     def lock_identity(self) -> str | None:
-        """Return the token: two processes that receive with it would both answer every message."""
+        """Return the bot's token, because two processes with one token would answer each message twice."""
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:

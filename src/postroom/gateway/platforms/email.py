@@ -1288,14 +1288,14 @@ class EmailAdapter(BasePlatformAdapter):
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the name of the mailbox: two processes that read it would both answer."""
+        """Return the name of the mailbox, because two processes would answer each e-mail twice."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
     # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in to both servers, and start to poll for mail."""
+        """Log in to the IMAP server and the SMTP server, and start to poll for mail."""
         await self.disconnect()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
         self.liveness.state = AdapterState.CONNECTING

@@ -238,7 +238,7 @@ class Mentions(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """A text in a poll, in one of the three forms of the protocol."""
+    """A text in a poll. The sender sets one of three fields, depending on the version of the protocol."""
 
     text: Json = msgspec.field(name="m.text", default=None)
     former: Json = msgspec.field(name="org.matrix.msc1767.text", default=None)
@@ -521,7 +521,7 @@ def inviter(events: Iterable[object], me: Ourselves) -> str | None:
 
 
 def all_older(events: Iterable[object], floor: int) -> bool:
-    """Return whether the timestamps of all these events are earlier than `floor`."""
+    """Return whether all events are earlier than the time `floor`, in milliseconds since the epoch."""
     ages = [_mapping(event).get("origin_server_ts") for event in events]
     return all(isinstance(at, int) and at < floor for at in ages)
 
@@ -1190,7 +1190,7 @@ class MatrixAdapter(BasePlatformAdapter):
         return self._me.user_id or "default"
 
     def lock_identity(self) -> str | None:
-        """Return the token: two processes that receive with it would both answer."""
+        """Return the bot's token, because two processes with one token would answer each message twice."""
         return self.config.token
 
     # Connecting and disconnecting.

@@ -204,7 +204,7 @@ _INLINE: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def without_mention(text: str, user_id: str) -> tuple[str, bool]:
-    """Return a line without the mentions of a user, and whether there were such mentions."""
+    """Return a line without the mentions of a user, and whether the line mentioned the user."""
     mention = rf"<@{re.escape(user_id)}(?:\|[^<>]*)?>"
     begun = re.sub(rf"\A\s*{mention}[ \t]*[:,]?", "", text)
     left = re.sub(rf" ?{mention}", "", begun)
@@ -478,7 +478,7 @@ class Message(Struct, frozen=True, kw_only=True):
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
-        """Return whether both messages have the same text and files.
+        """Return whether another message has the same text and files.
 
         Slack reports an edit even if it has only unfurled a link.
         """
@@ -848,7 +848,7 @@ class Refusal:
 
     @property
     def is_of_markup(self) -> bool:
-        """Whether Slack may accept the same text without markup."""
+        """Whether Slack rejected only the markup, so that it may accept the same text without markup."""
         return self.code in _MARKUP
 
     def describe(self) -> str:

@@ -238,7 +238,7 @@ class ChatLog:
         return self.newest_order
 
     def assign_position(self, entry: Entry) -> Entry:
-        """Return an entry with its position: that of the entry that it replaces, or else a new one."""
+        """Return an entry with its position: the position of the entry that it replaces, or a new one."""
         known_entry = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
         if known_entry is not None:
             return replace(entry, order=known_entry.order)

@@ -579,7 +579,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return the public path of one of these routes, with the mount point."""
+    """Return the public path of a webhook's URL, including the path at which the server is mounted."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 

@@ -499,7 +499,7 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of these records, without records that still wait to be archived."""
+    """Return the files of those `records` that do not wait to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in list_records(row.payload)}
     batch = gather(tx, project, [record for record in records if record not in waiting])

@@ -518,7 +518,7 @@ class ArchiveRepository:
         return answer.out.decode().strip() or None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return those paths that are files in the newest commit.
+        """Return the members of `paths` that are files in the newest commit.
 
         Raises:
             InvalidPath: A path is not safe.

@@ -116,7 +116,7 @@ def begin(  # noqa: PLR0913 - the facts about a start
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return those messages that their agent has not read, and that were not recalled."""
+    """Return the members of `messages` that the agent has not read and that were not recalled."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([message.id or "" for message in messages])
     deliveries = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -165,7 +165,7 @@ def _assign(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return the messages that are mail with one of these ids, and all messages that are not mail."""
+    """Return all messages that are not mail, and those mail messages whose ids are in `mail`."""
     return tuple(message for message in messages if set(messages_named([message.id or ""])).issubset(mail))
 
 
@@ -364,7 +364,7 @@ class LiveMail:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[RunMessage, ...]:
-        """Commit which messages the run reads before this step, and return these messages in order.
+        """Commit which messages the run reads before its next step, and return the messages in order.
 
         The same change assigns the messages to the run, as `MessageEffects.receive` describes.
 
@@ -595,7 +595,7 @@ class MessageEffects(RunEffects):
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[RunMessage, ...], *, told: bool
     ) -> tuple[RunMessage, ...]:
-        """Assign messages that arrived while the run of an agent was active, and return those that it reads.
+        """Assign messages that arrived during a run to this run, and return the messages that it reads.
 
         Messages that were read or recalled in the meantime are omitted. A message that the program has
         received already is included, even if the model has also read it in the inbox.

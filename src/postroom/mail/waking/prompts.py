@@ -89,7 +89,7 @@ def message_name(message_id: int) -> str:
 
 
 def messages_named(ids: Sequence[str]) -> list[int]:
-    """Return the numbers of those messages of a run that are mail, in order."""
+    """Return the numbers of the messages of a run that are mail, in order."""
     return [
         int(number)
         for name in ids

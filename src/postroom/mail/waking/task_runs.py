@@ -52,7 +52,7 @@ class TaskRuns:
                     await hints.wait(pause)
 
     async def round(self) -> int:
-        """Assign at most one task to each of these agents, and return the number of assigned tasks.
+        """Assign at most one task to each agent, and return the number of assigned tasks.
 
         Raises:
             StoreError: The store could not be reached. The next round continues.

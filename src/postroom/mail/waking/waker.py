@@ -166,7 +166,7 @@ class OpenChange:
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake the recipients of a message from the project `home`. A later round wakes the other recipients.
+        """Wake recipients of a message from the project `home`. A later round wakes the remaining recipients.
 
         `is_answer` is true if the message is the answer of a run.
         """

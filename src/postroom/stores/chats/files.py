@@ -20,7 +20,7 @@ class FileStore:
         self._store = store
 
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
-        """Return the files of these messages or runs on a thread, ordered by message and position."""
+        """Return the files of messages or runs on a thread, ordered by message and position."""
         ids = sorted(set(message_ids))
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, ids)))
 

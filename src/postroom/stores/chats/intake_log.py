@@ -50,7 +50,7 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Change the status of all these messages or of none; return them ordered by id.
+        """Change the status of several inbound messages, all or none; return the messages ordered by id.
 
         A repeated id counts once. A message that already has the status stays unchanged, so a caller that
         lost the result can repeat the call.

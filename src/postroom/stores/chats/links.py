@@ -90,7 +90,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Delete the link and code of a chat; return its former record, or None if it was not linked."""
+        """Delete the link and code of a chat; return the former record, or None if there was no link."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)

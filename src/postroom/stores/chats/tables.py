@@ -302,7 +302,7 @@ class ChatTables:
         self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
-        """Return the files of these messages of a thread, ordered by message and position."""
+        """Return the files of messages of a thread, ordered by message and position."""
         values = {"thread_id": thread_id, "message_ids": list(message_ids)}
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 

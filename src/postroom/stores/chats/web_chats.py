@@ -117,7 +117,7 @@ class WebChats:
     async def entries(
         self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebEntry, ...]:
-        """Return a conversation's entries, newest first; `before` selects those before this position."""
+        """Return a conversation's entries, newest first; with `before`, only entries before this position."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_entries(person, conversation_id, before=before, limit=page(limit))

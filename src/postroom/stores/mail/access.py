@@ -143,7 +143,7 @@ class EventRecorder:
         return self._kinds[message_id, agent_id]
 
     def lock(self, project_ids: Iterable[int]) -> None:
-        """Lock these projects, so that no other change can add entries to their logs."""
+        """Lock projects, so that no other change can add entries to their logs."""
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
@@ -153,7 +153,7 @@ class EventRecorder:
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Record that another project was merged into this one; the entry contains the other's slug."""
+        """Record that a project was merged into another project; the entry contains the merged one's slug."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
@@ -225,7 +225,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Add one entry about deleted messages to each log that contains some of them."""
+        """Add one entry about deleted messages to the log of each project that has some of these messages."""
         by_project = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in by_project[project_id]:
@@ -393,26 +393,26 @@ class WakingReads:
         return [record(KeptRunner, row) for row in found_rows]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return the given agents that have a runner or a chat address, and the time when it was set."""
+        """Return which of the agents have a runner or a chat address, and the time when it was set."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return the given agents whose active run has a message of this thread."""
+        """Return which of the agents `agent_ids` have an active run with a message of the thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the waiting runs of these threads, keyed by thread, without active ones."""
+        """Return the runs of `thread_ids` whose status is "waiting", keyed by thread."""
         runs = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
     def open_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the runs of these threads that have not ended, keyed by thread."""
+        """Return the runs of the threads `thread_ids` that have not ended, keyed by thread."""
         runs = map(rows.run, self._tx.all("mail.open_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return the states of the runs that were given these messages, keyed by message and recipient."""
+        """Return the states of the runs that received messages, keyed by message and recipient."""
         runs: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             run = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -467,7 +467,7 @@ class WakingReads:
         return None if row is None else rows.run(row)
 
     def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
-        """Return the run that a message started on one of these threads, or None if it is unknown.
+        """Return the run that a message started on one of the threads `thread_ids`, or None if it is unknown.
 
         Only the newest 20 runs of each thread are searched.
         """
@@ -479,7 +479,7 @@ class WakingReads:
         return None
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return the times at which snoozes of these runs' questions end, keyed by run id and call id."""
+        """Return the times at which snoozes of runs' questions end, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
@@ -496,7 +496,7 @@ class WakingReads:
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return the given messages that report the end of a run."""
+        """Return which of the messages `message_ids` report the end of a run."""
         parameters = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
@@ -735,7 +735,7 @@ class TimelineReads:
     _tx: SqlTransaction
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of these runs, in order.
+        """Return the attempts of several runs, in order.
 
         A run from before attempts were recorded has a single entry.
         """
@@ -887,7 +887,7 @@ class RetentionReads:
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return facts that decide whether these messages may be deleted, ordered by id."""
+        """Return for each message the facts that decide whether it may be deleted, ordered by id."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
@@ -915,7 +915,7 @@ class RetentionReads:
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return the given hashes of contents that are attached to a message of the project."""
+        """Return which hashes belong to contents that are attached to a message of the project."""
         found_rows = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found_rows for sha256 in row if sha256 is not None} & set(hashes)
 
@@ -1115,7 +1115,7 @@ class TaskReads:
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
-        """Return the tasks on which each of these tasks depends, with their states.
+        """Return for each task the tasks on which it depends, with their states.
 
         The result has an entry for every given task.
         """
@@ -1302,7 +1302,7 @@ class NoteWrites(NoteReads):
         self._tx.run("notes.end_note", {"id": note_id, "ends_at": ends_at, "replaced_by": None})
 
     def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
-        """Record that a session or run was shown these notes."""
+        """Record that the session or run `place` was shown the notes `note_ids`."""
         self._tx.run_many(
             "notes.give", [{"place": place, "note_id": note_id, "now": now} for note_id in note_ids]
         )
@@ -1348,7 +1348,7 @@ class SubscriptionReads:
         return [record(Subscription, row) for row in rows]
 
     def is_working(self, thread_ids: Sequence[str]) -> bool:
-        """Return whether one of these threads has a queued, active or waiting run."""
+        """Return whether one of several threads has a queued, active or waiting run."""
         return self._tx.one("subscriptions.is_working", {"thread_ids": thread_ids}) is not None
 
 
@@ -1647,7 +1647,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ContactLink, "mail.contacts", agent_id=agent_id)
 
     def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
-        """Return the facts that decide whether and how a sender's message reaches these agents.
+        """Return the facts that decide whether and how a sender's message reaches each agent.
 
         Unknown ids are omitted.
         """
@@ -1663,7 +1663,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {message.id: message for message in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return the given messages that an agent received, keyed by message id."""
+        """Return which of the messages an agent received, keyed by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         deliveries = [record(Received, row) for row in rows]
@@ -1845,7 +1845,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return when a client session last acted as each of these agents.
+        """Return when a client session last acted as each agent, in milliseconds, keyed by agent id.
 
         Agents without a session are omitted.
         """
@@ -1856,7 +1856,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
     def file_views(self, files: Sequence[str], *, viewer_id: int) -> list[FileView]:
-        """Return a session's views of these files, and the views of all sessions that wrote the files."""
+        """Return a session's views of files, and the views of all sessions that wrote the files."""
         return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
     def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
@@ -1954,7 +1954,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return the given messages that an agent sent, and those that it received."""
+        """Return which of the messages `message_ids` an agent sent, and which of them it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
@@ -2013,7 +2013,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
             raise _unknown(kind, values["id"])
 
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
-        """Lock these projects all at once; this must be the first lock of a change.
+        """Lock several projects all at once; this must be the first lock of a change.
 
         `expected` lists agents, by project and name, that the caller reads next, so that PostgreSQL can read
         them in the same round trip.
@@ -2229,7 +2229,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Record that these messages were announced to the agent; return how many are new.
+        """Record that messages were announced to an agent; return how many were not announced before.
 
         Existing records are not changed. `by` names the announcer: hook, watch or runner. Messages that the
         agent did not receive are ignored.
@@ -2367,7 +2367,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_login_codes", {"most": most})
 
     def take_login_code(self, hashed: str) -> int | None:
-        """Delete a login code and return its expiry, past or future, or None if it does not exist."""
+        """Delete a login code and return its expiry, past or future, or None if the code does not exist."""
         row = self._tx.one("mail.take_login_code", {"hash": hashed})
         return row[0] if row else None
 

@@ -86,7 +86,7 @@ class PostgresLiveChannels:
         self._renew_at = 0.0
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; one of them must accept it."""
+        """Pass a command to all listeners of a run. The delivery succeeds if one listener accepts it."""
         delivery_id, body = uuid4().hex, encode(command)
         with self._changes.listen(_delivery(delivery_id)) as settled:
             sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)

@@ -51,7 +51,7 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes notifications from this process to others, and theirs to the listeners of this process."""
+    """Sends this process's notifications to other processes, and tells its listeners what others send."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
@@ -76,7 +76,7 @@ class Notifications:
         self._thread.start()
 
     def share(self, topics: Collection[str]) -> None:
-        """Send these topics to other processes in the background."""
+        """Notify other processes in the background that the data of these topics has changed."""
         if topics and self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed

@@ -72,12 +72,12 @@ SELECT found.* FROM (
 
 
 def list_tables(steps: Sequence[Migration]) -> list[str]:
-    """Return the names of all tables in these steps, and of the table that lists the applied steps."""
+    """Return the names of all tables that schema steps create, and of the table of applied steps."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise an error if the user may not read or write one of these tables; missing tables are ignored.
+    """Raise an error if the user may not read or write one of the tables. Missing tables are ignored.
 
     Raises:
         StoreReadOnly: A right is missing.
@@ -140,7 +140,9 @@ class Ownership:
         self._alone = alone
 
     def connect(self, number: int) -> Connection:
-        """Connect the writer with this number; wait briefly until a former owner's connection ends.
+        """Open the connection of one of the writers, which are numbered, and lock the schema for this writer.
+
+        If another process still owns the schema, wait briefly until its connection ends.
 
         Raises:
             StoreHeld: Another process uses the schema alone.
@@ -419,7 +421,7 @@ def _sessions_text(up: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
-    """Raise an error if a running server with these steps can no longer use the schema.
+    """Raise an error if a running server that knows the schema steps `steps` can no longer use the schema.
 
     Raises:
         SchemaTooNew, StoreCorrupt: As for `missing_migrations`.

@@ -319,7 +319,7 @@ class Dispatches(Tables):
         return self._all("unreconciled", {"limit": limit})
 
     def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of these dispatches were updated."""
+        """Record that the runs of ended dispatches were updated to match the dispatches."""
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     def due_threads(
@@ -412,7 +412,7 @@ class Dispatches(Tables):
         self._sql.run("dispatches.hold", values)
 
     def release_held(self, scope: str, until: int | None) -> None:
-        """End the holds of a scope that have this end; None selects those without an end."""
+        """End the holds of a scope that would end at `until`; with None, end the holds that have no end."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
@@ -467,7 +467,7 @@ class Dispatches(Tables):
         self._tell(WORK)
 
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
-        """Return the given threads that have an open dispatch."""
+        """Return which of the threads `among` have an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
@@ -526,7 +526,7 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return the commands for these dispatches in order of arrival, each with its dispatch id."""
+        """Return the commands for dispatches in order of arrival, each with the id of its dispatch."""
         found_rows = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple(
             (row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found_rows
@@ -610,7 +610,7 @@ def state_look(  # noqa: PLR0913 - the inputs of a step, by name
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
-    """Return the query for a thread's due dispatch, as if `behind` and its run had ended."""
+    """Return the query for the next due dispatch of a thread, as if the dispatch `behind` had ended."""
     ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
     values = {"thread_id": thread_id, "now": now, "ending": ending[0], "ending_run": ending[1]}
     return "dispatches.next_due", values

@@ -62,7 +62,7 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return the given messages that a summary omitted, and all messages in `own`, in order."""
+        """Return the members of `message_ids` that a summary omitted, and all messages in `own`, in order."""
         parameters = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         result = self._sql.all("threads.passed_over", parameters)
         return tuple(rows.message(row).message for row in result)
@@ -76,7 +76,7 @@ class Messages(Tables):
     def find_first_summary(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that covers these messages, or output of these runs."""
+        """Return the number of the first summary that covers a message, or output of a run, in the lists."""
         parameters = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         items = [row[0] for row in self._sql.all("threads.summaries_of", parameters)]
         return min((number for number in items if number is not None), default=None)
@@ -231,12 +231,12 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return the given messages that are pending on the thread."""
+        """Return which of the messages `message_ids` are pending on the thread."""
         parameters = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", parameters))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return the given threads that have at least `at_most` pending messages."""
+        """Return which of the threads `thread_ids` have at least `at_most` pending messages."""
         parameters = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", parameters))
 
@@ -338,7 +338,7 @@ class Messages(Tables):
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
-    """Return the pending messages of a thread in order, given all its rows."""
+    """Convert the rows of all pending messages of a thread to records, in the order of the rows."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 

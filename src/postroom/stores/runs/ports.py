@@ -315,7 +315,7 @@ class DispatchStore(_RunPort):
         return await self._look(lambda runs: runs.dispatches.unreconciled(page(limit)))
 
     async def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of these dispatches were updated; a repeated call has no effect."""
+        """Record that the runs of ended dispatches were updated; a repeated call has no effect."""
         if named := tuple(dispatch_ids):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 

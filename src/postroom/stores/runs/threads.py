@@ -69,7 +69,7 @@ class Threads(Tables):
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
-        """Return threads, among the given ones or all, that have had no activity since a time.
+        """Return threads without activity since the time `before`, either among all threads or in `among`.
 
         The returned threads have no open or waiting run, no pending message and no child threads, and do not
         belong to a chat.
@@ -116,7 +116,7 @@ class Threads(Tables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", bounds)))
 
     def create_run(self, run: RunRecord) -> None:
-        """Store a new run and update the run ids of its thread, which is created if it does not exist.
+        """Store a new run, and update the run ids of its thread. If the thread does not exist, create it.
 
         Raises:
             DuplicateRecord: A run with this id exists.
@@ -211,7 +211,7 @@ class Threads(Tables):
         return tuple(map(rows.run, result))
 
     def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
-        """Yield the runs of these threads after a position, last changed first.
+        """Yield runs of the threads `thread_ids`, last changed first, beginning after a position.
 
         The runs are read on demand, in batches of 50.
         """
@@ -224,7 +224,7 @@ class Threads(Tables):
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
     def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
-        """Yield the positions of a thread's runs, beginning with those in the given rows."""
+        """Yield the positions of a thread's runs: first those in the rows `found`, then all later ones."""
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
@@ -286,7 +286,7 @@ class Threads(Tables):
         return [rows.turn(row) for row in result]
 
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
-        """Return the runs with these ids in the form of `turns`, unordered."""
+        """Return the runs with these ids, with their messages, in no particular order."""
         result = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in result]
 
