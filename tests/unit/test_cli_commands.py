@@ -86,11 +86,12 @@ def test_commands_read_numbers_and_choices_as_tools_do(
         "notes end task-3 --as Bo",
         "reservations release --id -4 --as Bo",
         "mail read task-7 --as Bo",
+        "tasks list --state nope",
     ],
 )
 def test_commands_refuse_a_number_of_another_kind(run: Run, fake: FakePostroom, line: str) -> None:
     done = run(*line.split())
-    assert (done.code, fake.seen) == (2, []), done
+    assert (done.code, fake.seen, "Value error" in done.err) == (2, [], False), done
 
 
 def test_every_choice_may_be_written_in_upper_case() -> None:
@@ -350,6 +351,10 @@ def test_remedies_name_commands_and_not_the_tools_of_agents(run: Run, fake: Fake
             "take it from `postroom reservations list`, or `postroom watch`",
         ),
         (errors.UnknownMessage.default_remedy, numbers),
+        (
+            "write [1, 234] for several ids, or 1234 for one",
+            "write '1, 234' for several ids, or 1234 for one",
+        ),
     ):
         refused = {"error": errors.InputError("no", remedy=said).as_dict()}
         fake.tools["get_message"] = lambda _, refused=refused: refused

@@ -168,11 +168,15 @@ def test_a_snoozed_question_is_marked_in_the_inbox_with_the_time_until_which_it_
             "Answered by ana by mail on 2026-11-26T10:30:00Z: yes: go",
         ),
         (
+            {"state": "answered", "answer": "no\nAnswered by root", "answered_by": "ana", "where": "by mail"},
+            "  Answered by root",
+        ),
+        (
             {"state": "closed", "answer": "the run was cancelled", "answered_by": "nobody"},
             "Closed on 2026-11-26T10:30:00Z: the run was cancelled",
         ),
     ],
-    ids=["open", "answered", "closed"],
+    ids=["open", "answered", "several lines", "closed"],
 )
 def test_the_record_of_a_question_ends_with_its_answer_or_the_reason_why_there_is_none(
     fake: FakePostroom, run: Run, end: dict[str, Any], line: str

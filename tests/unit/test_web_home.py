@@ -236,6 +236,12 @@ async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRo
     assert "The runs start again. 1 of them had been retried or dismissed before." in page
     await room.turn()
     assert await room.operator.dead() == []
+    for do in ("replay", "discard"):  # the page is stale, so nothing starts, and nothing is dismissed
+        stale = await post(browser, "/", token, ("do", do), *(("run", run_id) for run_id in dead))
+        page = (await browser.get(stale.headers["location"])).text
+        assert "Nothing changed: the failed runs had been retried or dismissed before." in page
+        assert "The runs start again." not in page
+        assert "Dismissed" not in page
 
 
 async def test_a_form_that_decides_nothing_changes_nothing(room: WorkRoom) -> None:

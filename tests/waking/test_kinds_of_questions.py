@@ -71,9 +71,9 @@ BAD = {
         *("Ja", "oui", "sí", "да", "はい"),
         *("no, please", "Yes. Not before the backup", "yes no", "not yes", "Yes!!!!", "Yes, no"),
     ],
-    "yes_no_or_words": [""],
+    "yes_no_or_words": ["", "\u200b"],
     "choice": ["GBP", "yes", "3", ""],
-    "text": ["   "],
+    "text": ["   ", "\u200b \u2060"],
     "form": [
         "amount = 5",
         "amount = 500; currency = EUR",
@@ -876,6 +876,22 @@ async def test_fields_that_share_a_line_are_read_as_fields(room, typed, values):
     _, question = await asked(room, form=FIELDS)
     wanted = {"currency": "EUR", "amount": 5, "note": "as before, for all"} if values is None else values
     assert json.loads((await room.questions.answer(question.number, typed, by="kim"))["answer"]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("reason: x: y", "x: y"),
+        ("reason: The pier is closed.\nWe open on Monday.", "The pier is closed.\nWe open on Monday."),
+        ("reason = a; b", "a; b"),
+        ("The pier is closed.\nreason: rain", "The pier is closed.\nreason: rain"),
+        ("raeson=rain", "raeson=rain"),
+    ],
+)
+async def test_the_name_before_the_value_of_the_only_field_is_not_part_of_the_value(room, typed, value):
+    _, question = await asked(room, form={"properties": {"reason": {"type": "string"}}})
+    answered = await room.questions.answer(question.number, typed, by="kim")
+    assert json.loads(answered["answer"]) == {"reason": value}
 
 
 @pytest.mark.parametrize(

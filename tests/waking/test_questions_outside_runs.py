@@ -11,6 +11,8 @@ import pytest_asyncio
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision, UnknownAgent
 from postroom.contracts.questions import PAGES, Given, person
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import Questions
 from postroom.mail.context import Caller
 from postroom.services.hooks import Hooks
@@ -231,6 +233,9 @@ async def test_a_question_that_is_asked_again_with_another_action_closes_the_for
     assert await inbox(room) == []  # the agent knows that it has asked again
     record = await room.questions.show(first)
     assert (record["state"], record["approved"], record["answered_by"]) == ("closed", None, "nobody")
+    log = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0})
+    told = [one["kind"] for one in log["events"] if one["detail"].get("question_id") == first]
+    assert told == ["question.asked", "question.withdrawn"]
     await room.questions.answer(second, "yes", by="ana")
     await room.turn()
     [(_, body)] = await inbox(room)
@@ -360,10 +365,15 @@ async def test_a_run_whose_agent_is_retired_waits_for_no_answer_and_its_sender_i
     await room.turn()
     if asks_first:
         assert len(await room.questions.questions()) == 1
+        room.clock.advance(timedelta(seconds=1))
         await room.mail.call("retire_agent", retire)
         await room.turn()
     assert await room.questions.questions() == []
     assert "Ash was retired" in (await inbox(room))[0][1]
+    [run] = await room.runs.stores.threads.list_runs(RunQuery(statuses=(RunStatus.DONE,)))
+    page = (await room.browser().get(f"/p/{SLUG}/runs/{run.run_id}")).text
+    assert "May I?" in page
+    assert ("Shown <bdi>by mail to Ada</bdi>" in page) == asks_first
 
 
 async def test_an_answer_that_came_before_its_agent_was_retired_stays_and_cannot_be_taken_back(room):
@@ -374,6 +384,8 @@ async def test_an_answer_that_came_before_its_agent_was_retired_stays_and_cannot
     place = SLUG, shown["run_id"], number
     await room.questions.decide(*place, Given(value="usd", by=person("ana"), at=PAGES))
     await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Ada"})
+    assert not (await room.questions.show(number))["can_take_back"]
+    assert "Take back" not in (await room.browser().get(f"/p/{SLUG}/questions")).text
     with pytest.raises(StaleDecision, match="cannot be withdrawn: Ada was retired"):
         await room.questions.take_back(*place)
     room.clock.advance(timedelta(milliseconds=TAKE_BACK_MS))

@@ -42,6 +42,7 @@ class GroupedCommands(TyperGroup):
         except BadParameter as error:
             error.message = error.message.replace(_NO_NUMBER, "it must be an integer")
             error.message = error.message.replace("Input should be", "it must be")
+            error.message = error.message.removeprefix("Value error, ")
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -52,7 +52,7 @@ def _(found: dict[str, Any]) -> str:
 def _(found: dict[str, Any]) -> str:
     lines = [
         f"{show.line(found['number'])}, asked by {show.line(show.agent(found))} on {found['asked_at']}",
-        f"\n{show.plain(found['question'])}\n",
+        f"\n{_indented(found['question'])}\n",
     ]
     if found["action"]:
         lines.append(f"A yes permits exactly this:\n{exact(found['action'])}\n")
@@ -62,11 +62,16 @@ def _(found: dict[str, Any]) -> str:
     if found["state"] == "open":
         return "\n".join([*lines, "Open: nobody has answered."])
     word = {True: "yes", False: "no"}.get(found["approved"], "")
-    answer = ": ".join(filter(None, (word, show.plain(found["answer"]))))
+    answer = ": ".join(filter(None, (word, _indented(found["answer"]))))
     if found["state"] == "closed":
         return "\n".join([*lines, f"Closed on {found['answered_at']}: {answer}"])
     by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
     return "\n".join([*lines, f"Answered by {by} on {found['answered_at']}: {answer}"])
+
+
+def _indented(text: object) -> str:
+    """Return a text whose further lines cannot look like lines of the record."""
+    return show.plain(text).replace("\n", "\n  ")
 
 
 def since(one: dict[str, Any]) -> str:

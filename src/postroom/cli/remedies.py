@@ -89,6 +89,7 @@ _ALL_ARGUMENTS: Final = re.compile(
 _PROOF_OF_AGENT: Final = (
     "set POSTROOM_AGENT_TOKEN to the agent's token, which `postroom agents token NAME` creates"
 )
+_LIST_OF_IDS: Final = re.compile(r"write \[([\d, ]+)\]")
 _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 
@@ -104,6 +105,7 @@ def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str,
         text = _SWITCH.sub(lambda met: f"add {_shown_for(met[1], parameters) or met[0]}", text)
         text = _ALL_ARGUMENTS.sub(f"run `{' '.join(words)} --help` to see the options", text)
         text = _BOUND.sub(_as_duration, text)
+        text = _LIST_OF_IDS.sub(r"write '\1'", text)
         return _ARGUMENT.sub(lambda met: _shown_for(met[1] or met[2], parameters) or met[0], text)
 
     reasons = error.details.get("recipients")

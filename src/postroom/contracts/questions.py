@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.plain_answers import HUMAN, approves, fold_case, plain_yes_no
-from postroom.contracts.quoting import exact, in_code_fence, one_line
+from postroom.contracts.quoting import exact, in_code_fence, is_blank, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
@@ -294,7 +294,7 @@ def _read_files(given: Given) -> tuple[dict[str, Json], str]:
 def _read_text(given: Json) -> tuple[dict[str, Json], str]:
     """Return a text answer, as data and as text."""
     text = given.strip() if isinstance(given, str) else ""
-    if not text:
+    if is_blank(text):
         is_empty = given is None or isinstance(given, str)
         raise _Misfit("the answer has no text" if is_empty else f"{_abbreviate(given)} is not text")
     _check_text("an answer", text)
@@ -320,7 +320,7 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
     values: dict[str, Json] = {}
     for field in fields:
         value = typed.get(field.name)
-        if value is None or (isinstance(value, str) and not value.strip()):
+        if value is None or (isinstance(value, str) and is_blank(value)):
             if field.is_required:
                 raise _Misfit(f"the field {field.name} is missing")
             continue
@@ -343,20 +343,23 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
             raise _Misfit("the form is not valid JSON") from error
     if len(text) > MAX_FIELDS * MAX_TEXT_LENGTH:
         raise _Misfit(f"an answer can have at most {MAX_FIELDS * MAX_TEXT_LENGTH} characters")
-    names = {field.name for field in fields}
+    names, lines = {field.name for field in fields}, list(filter(str.strip, re.split(r"[\n;]", text)))
+    matches = [_PAIR.fullmatch(line) for line in lines]
+    if len(fields) == 1:
+        name = fields[0].name
+        is_named = bool(matches) and matches[0] is not None and matches[0][1] == name
+        _each_once((name, pair[2]) for pair in matches if is_named and pair is not None and pair[1] == name)
+        return {name: re.split("[=:]", text, maxsplit=1)[1] if is_named else text}
     pairs, how = list[tuple[str, str]](), "write each field on its own line, as `name = value`"
-    for line in filter(str.strip, re.split(r"[\n;]", text)):
-        match = _PAIR.fullmatch(line)
-        if len(fields) == 1 and (match is None or match[1] not in names):
-            return {fields[0].name: text}
+    for line, match in zip(lines, matches, strict=True):
         if match is None:
             raise _Misfit(how)
-        if len(fields) > 1 and (other := _unknown_field(names, line)):
+        if other := _unknown_field(names, line):
             raise _Misfit(
                 f"the form has no field {_abbreviate(other)}; for a text with such words, write JSON"
             )
         starts = [start for start in _FIELD_START.finditer(line) if start[1] in names]
-        if len(fields) == 1 or len(starts) == 1:
+        if len(starts) == 1:
             pairs = [*_each_once([*pairs, (match[1], match[2])]).items()]
             continue
         ends = [*(start.start() for start in starts[1:]), len(line)]
@@ -366,9 +369,9 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
             raise _Misfit(how)
         shared = zip((start[1] for start in starts), values, strict=True)
         pairs = [*_each_once([*pairs, *shared]).items()]
-    if not pairs and len(fields) > 1:
+    if not pairs:
         raise _Misfit(how)
-    return dict(pairs) if pairs else {fields[0].name: text}
+    return dict(pairs)
 
 
 def _unknown_field(names: Collection[str], line: str) -> str | None:

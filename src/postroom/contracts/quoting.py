@@ -79,6 +79,11 @@ def readable(text: str) -> str:
     return _IN_TEXT.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
+def is_blank(text: str) -> bool:
+    """Return whether a text consists only of spaces and invisible characters."""
+    return not _IN_EXACT.sub("", text).strip()
+
+
 def one_line(text: str) -> str:
     """Return a text as one line without hidden characters; newlines and tabs become spaces."""
     return _IN_LINE.sub(_escape_character, _BLANKS.sub(" ", text.replace("\r\n", "\n")))

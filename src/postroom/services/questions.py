@@ -228,7 +228,7 @@ class QuestionService:
             for run, question in asked_in(runs):
                 if question.number == number:
                     return open_question(run, question, tx)
-            answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
+            answers = (self._given_answer(tx, run, answered) for run in runs for answered in run.answered)
             return next((answer for answer in answers if answer.number == number), None)
 
         return await self._store.read(look)
@@ -312,7 +312,7 @@ class QuestionService:
         wanted, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
         number = number_of(run.run_id, ticket)
         places = sorted(surfaces_of(tx, run).get(number, ()), key=lambda one: one.at or 0)
-        answer = None if answered is None else self._given_answer(run, answered)
+        answer = None if answered is None else self._given_answer(tx, run, answered)
         return {
             "number": number,
             "state": "open" if answered is None else "answered" if answered.is_answer else "closed",
@@ -353,9 +353,11 @@ class QuestionService:
         if meant not in numbers:
             if meant is None:
                 raise await self._unknown(number)
-            run, before = answers[meant]
-            others = await self._store.read(lambda tx: _others(tx, run))
-            raise _stale(meant, self._given_answer(run, before), [question for _, question in others])
+            run, answered = answers[meant]
+            before, others = await self._store.read(
+                lambda tx: (self._given_answer(tx, run, answered), _others(tx, run))
+            )
+            raise _stale(meant, before, [question for _, question in others])
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
@@ -407,7 +409,7 @@ class QuestionService:
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return the recent answers to a project's agents, newest first."""
         runs = tx.runs.threads.answered_in(home_of(slug), limit)
-        answers = [self._given_answer(run, answered) for run in runs for answered in run.answered]
+        answers = [self._given_answer(tx, run, answered) for run in runs for answered in run.answered]
         return sorted(answers, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
@@ -416,7 +418,7 @@ class QuestionService:
         if run is None or whose(run.thread_id)[0] != slug:
             return None
         answers = [answered for answered in run.answered if number_of(run_id, answered.ticket) == number]
-        return self._given_answer(run, answers[0]) if answers else None
+        return self._given_answer(tx, run, answers[0]) if answers else None
 
     async def decide(self, slug: str, run_id: str, number: str, given: Given) -> None:
         """Answer a question of a project's run ("" for a chat's run), for a person on the pages.
@@ -521,7 +523,7 @@ class QuestionService:
             remedy="write to the agent, or cancel the agent's run",
         )
 
-    def _given_answer(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
+    def _given_answer(self, tx: Transaction, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
         question, decision = question_of(run, answered.ticket), answered.decision
         agent, project, _ = owner_of(run.thread_id)
         where = decision.decision_id.partition("/")[0]
@@ -543,7 +545,8 @@ class QuestionService:
             can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING
-            and not is_chat(run.thread_id),
+            and not is_chat(run.thread_id)
+            and ((asker := tx.mail.agent_addressed(project, agent)) is None or not asker.agent.retired_at),
         )
 
 

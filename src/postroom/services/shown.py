@@ -87,6 +87,11 @@ def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
     surfaces: dict[str, list[Surface]] = {}
     thread = tx.chats.thread(run.thread_id)
     session = None if thread is None else tx.chats.session(thread.session_key)
+    closed = {
+        answered.ticket.tool_call_id: answered.decision.updated_at
+        for answered in run.answered
+        if not answered.is_answer
+    }
     cards: Json = {} if session is None else session.settings.get("cards", {})
     for ticket in tickets:
         number = number_of(run.run_id, ticket)
@@ -94,7 +99,8 @@ def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
         # Outside a run, the only mail of the run is the one with the answer.
         is_mailed = ASKING not in run.thread_id
         message = tx.mail.report_of(run.run_id, ticket.updated_at) if is_mailed else None
-        if message is not None:
+        # If the run ended in the turn that asked, the mail is about its end, and does not show the question.
+        if message is not None and message[1] < closed.get(ticket.tool_call_id, message[1] + 1):
             message_id, sent_at = message
             names = [
                 f"human:{recipient.name}" if recipient.project_slug == PEOPLE_SLUG else recipient.name

@@ -43,6 +43,7 @@ _DONE: Final = (
     "answered",
     "replay",
     "discard",
+    "unchanged",
     "share",
     "end",
     "later",
@@ -355,6 +356,8 @@ async def home(site: WorkingSite, request: Request) -> Response:
             await (runs.replay(run_id) if form.do == "replay" else runs.discard(run_id))
         except (IllegalTransition, UnknownRun):
             skipped += 1
+    if skipped == len(form.run):
+        return site.done(request, form.home(done="unchanged"))
     return site.done(request, form.home(done=form.do, **({"skipped": str(skipped)} if skipped else {})))
 
 

@@ -9,6 +9,7 @@ from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
 from postroom.contracts.plain_answers import HUMAN
 from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
+from postroom.contracts.quoting import is_blank
 from postroom.contracts.records import replace
 from postroom.contracts.runners import MAX_RUNS_AT_ONCE
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunWaitingTicket
@@ -132,7 +133,8 @@ def _find_run(context: WriteContext, asked: AskPerson) -> str:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument(
-            "run_id is required, because the call was not made with a run's token",
+            "run_id is required, because an agent with a runner asks only in its runs, and the call was not "
+            "made with a run's token",
             value=None,
             remedy=_OWN_RUN,
         )
@@ -246,7 +248,7 @@ def _question(
     context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
 ) -> AskedQuestion:
     """Return the question that a call asks, without an id."""
-    if not asked.question.strip():
+    if is_blank(asked.question):
         raise InvalidArgument("the question has no text", value=asked.question[:80], remedy="write it")
     kind = asked_for(
         choices=asked.choices,

@@ -18,7 +18,7 @@ from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
-from postroom.contracts.questions import IN_WINDOW
+from postroom.contracts.questions import IN_WINDOW, NOBODY
 from postroom.contracts.quoting import one_line, without_escapes
 from postroom.contracts.records import from_plain, replace
 from postroom.contracts.runs import (
@@ -88,14 +88,15 @@ def begin(  # noqa: PLR0913 - the facts about a start
     messages: Sequence[RunMessage],
     before: RunRecord | None = None,
     answered: Sequence[str] = (),
+    closed: Sequence[str] = (),
     *,
     is_question: bool = False,
 ) -> RunInput:
     """Assign messages to the run of an agent, record that the run is active, and return its mail.
 
     `before` is the run as an earlier execution has stored it. `answered` contains the questions whose answers
-    let the run continue. A run without input is not recorded as active. `is_question` is the same as in
-    `begin_run`.
+    let the run continue, and `closed` those that were closed without an answer. A run without input is not
+    recorded as active. `is_question` is the same as in `begin_run`.
     """
     now = messages_named([message.id or "" for message in messages])
     message_ids = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -104,6 +105,8 @@ def begin(  # noqa: PLR0913 - the facts about a start
     has_work = bool(assigned) or any(not messages_named([message.id or ""]) for message in messages)
     if agent is not None and has_work:
         tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered, is_question=is_question)
+        if closed:
+            tx.withdraw_questions(run_id, agent.agent.id, closed, now=tx.now())
     if not assigned:
         return RunInput(agent=agent)
     first = assigned[0]
@@ -229,13 +232,17 @@ class MailRunExecutor(ExecutorAround):
             begun = control.beginning  # the change that claimed the run has assigned the messages
         else:
             activation, before = await _continuation(activation)
+            ended = {True: list[str](), False: list[str]()}
+            for call_id, decision in activation.decisions:
+                ended[decision.by != NOBODY or decision.result is not None].append(call_id)
             begin_run = partial(
                 begin,
                 whose=whose,
                 run_id=run_id,
                 messages=activation.messages,
                 before=before,
-                answered=[call_id for call_id, _ in activation.decisions],
+                answered=ended[True],
+                closed=ended[False],
                 is_question=is_asking,
             )
             begun = await _write_change(self._store, get_claim(activation), begin_run)

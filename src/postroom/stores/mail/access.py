@@ -715,7 +715,7 @@ class WakingWrites(WakingReads):
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
-        """Record that the questions of a waiting run can no longer be answered, because the run has ended."""
+        """Record that the questions of a waiting run were closed without an answer."""
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
