@@ -148,7 +148,8 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     """Store a run that waits for the answer, and then sends it to the agent as mail.
 
     Raises:
-        IllegalTransition: This process executes no runs, or the agent has too many open questions.
+        IllegalTransition: This process executes no runs, the agent has too many open questions, or the former
+            question cannot be closed.
     """
     if context.waking is None:
         raise IllegalTransition(
@@ -189,7 +190,12 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
             resumes=False,
             target_run_id=run.run_id,
         )
-        context.waking.accept(run.thread_id, told, mode, [(ticket.tool_call_id, closed)])
+        if not context.waking.accept(run.thread_id, told, mode, [(ticket.tool_call_id, closed)]):
+            raise IllegalTransition(
+                f"question {ticket.ticket_id}, which you asked before, cannot be closed at this moment",
+                value=question.text,
+                remedy="ask again",
+            )
     return {"question_id": number, "asked": True}
 
 
