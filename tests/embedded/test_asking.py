@@ -236,6 +236,28 @@ async def test_what_was_given_up_is_tried_again_behind_a_question(opening):
         assert [await one.result(timeout=PATIENCE) for one in (asks, again)] == ["yes", "mended"]
 
 
+async def test_what_failed_after_an_answer_is_tried_again_from_the_start_and_asks_anew(opening):
+    seen = []
+
+    async def work(run):
+        answer = await ask(run)
+        seen.append((run.text, answer))
+        if len(seen) == 1:
+            raise InvalidArgument("no such lamp")
+        return answer
+
+    async with opening(work) as mailbox:
+        failed = await asking(await mailbox.enqueue("t", "the lamp"))
+        await answer_open_question(failed, "yes")
+        with pytest.raises(RunUnsuccessful):
+            await failed.result(timeout=PATIENCE)
+        again = await asking(await mailbox.dead_letters.replay(failed.id))
+        await answer_open_question(again, "no")
+        assert await again.result(timeout=PATIENCE) == "no"
+        assert seen == [("the lamp", "yes"), ("the lamp", "no")]
+        assert [letter async for letter in mailbox.dead_letters] == []
+
+
 async def test_work_that_catches_what_suspends_it_fails_with_a_reason_and_harms_nothing_else(opening):
     async def swallowing(run):
         if run.text == "ask":

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from machine import PATIENCE
-from postroom.contracts.errors import StaleDecision
+from postroom.contracts.errors import RunnerNotFound, RunnerSecretMissing, StaleDecision, Unauthorized
 from postroom.contracts.questions import PAGES, Given, person
 from postroom.dispatch.completion import Ending
 from postroom.mail.context import Caller
@@ -148,6 +148,53 @@ async def test_an_answer_that_an_agent_got_before_its_run_was_cancelled_stays_th
     found = await record(room, listed["number"])
     assert (found["state"], found["approved"], found["answered_by"]) == ("answered", True, "ana")
     assert await logged(room, listed["number"]) == ["question.asked", "question.answered"]
+
+
+@pytest.mark.parametrize("error", [RunnerNotFound, RunnerSecretMissing])
+async def test_an_answer_that_no_agent_got_because_its_run_could_not_start_is_told_as_such(room, error):
+    listed = await asked_by(room, "Ash")
+    number = listed["number"]
+    if error is RunnerNotFound:
+        await room.mail.set_runner(PROJECT, "Ash", None)
+
+    async def act(activation: Any) -> None:
+        raise error("nothing to start")
+
+    room.agents.act = act
+    await room.questions.answer(number, "yes", by="ana")
+    await room.turn()
+    found = await record(room, number)
+    why = "the run failed before the agent got the answer of ana"
+    assert (found["state"], found["approved"]) == ("closed", None)
+    assert found["answer"].startswith(why)
+    [told] = await decided(room)
+    assert "the run failed before" in told
+    given = [] if error is RunnerNotFound else ["question.answered"]
+    assert await logged(room, number) == ["question.asked", *given, "question.withdrawn"]
+
+
+async def test_a_run_that_failed_after_an_answer_is_retried_with_its_messages_and_asks_anew(room):
+    listed = await asked_by(room, "Ash")
+
+    async def act(activation: Any) -> None:
+        raise Unauthorized("the key is not known")
+
+    room.agents.act = act
+    await room.questions.answer(listed["number"], "yes", by="ana")
+    await room.turn()
+    assert (await record(room, listed["number"]))["state"] == "answered"
+    room.agents.act = None
+    async with room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}") as operator:
+        shown = await operator.get("/admin/runs/one", params={"run": listed["run_id"]})
+        assert shown.json()["can_replay"] is True
+        again = await operator.post("/admin/runs/replay", json={"run": listed["run_id"]})
+        assert again.status_code == 200, again.text
+    await room.turn()
+    [asked] = await room.questions.questions()
+    assert asked["run_id"] == again.json()["run_id"]
+    await room.questions.answer(asked["number"], "no", by="ana")
+    await room.turn()
+    assert (await room.messages())[-1].body_md == "Ash did it"
 
 
 async def test_a_question_is_open_once_its_call_has_returned_though_its_server_executes_no_further_run(

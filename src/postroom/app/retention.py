@@ -357,7 +357,7 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Delete these threads, if they are still idle, with their attempts, events and trace positions."""
+    """Delete threads that are still idle, with their attempts, events and trace positions."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.list_run_ids(idle)

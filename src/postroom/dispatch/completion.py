@@ -26,15 +26,20 @@ from postroom.contracts.dispatch import (
     RunDispatchStatus,
 )
 from postroom.contracts.errors import (
+    AgentNotFound,
     CommandKilled,
+    CommandNotStarted,
     DeadlinePassed,
     ExecutorFailed,
     GiveUp,
     IllegalTransition,
     InvalidResume,
+    InvalidRunner,
     PhaseError,
     PostroomError,
     RunFailure,
+    RunnerNotFound,
+    RunnerSecretMissing,
     StaleClaim,
     StoreError,
     VersionConflict,
@@ -105,6 +110,11 @@ _DEFECTS = (
     ExecutorFailed,
 )
 """Exceptions that mean a permanent failure, after which a retry cannot help."""
+_NOT_STARTED = frozenset(
+    error.code
+    for error in (AgentNotFound, CommandNotStarted, InvalidRunner, RunnerNotFound, RunnerSecretMissing)
+)
+"""Codes of errors with which an execution fails before the agent gets any input."""
 Ended = AgentRunResult | BaseException
 """The result that an executor returned, or the error that it raised."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
@@ -987,9 +997,11 @@ class Completion:
         run = tx.runs.threads.load_run(dispatch.run_id)
         ended = None
         if run is not None and owns(dispatch, run):
-            has_read = dispatch.claimed_at is not None
+            end = derive_termination(dispatch)
+            could_not_start = end.detail in _NOT_STARTED and dispatch.executions <= 1
+            has_read = dispatch.claimed_at is not None and not could_not_start
             ended = run.ended(
-                derive_termination(dispatch),
+                end,
                 now=tx.now(),
                 dispatch_id=dispatch.dispatch_id,
                 has_read=has_read,

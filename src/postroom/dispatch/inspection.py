@@ -115,6 +115,8 @@ class Inspection:
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
         """Retry a dead letter as a new run with the same messages, and delete the dead letter.
 
+        The new run starts from the beginning: it has no answers, and asks its questions again.
+
         A caller that lost the reply can safely repeat the call: the id of the new run is derived from that of
         the dead letter, so only one run is created.
 
@@ -134,7 +136,8 @@ class Inspection:
             trace=replace(snapshot.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id),
             delivery=replace(snapshot.delivery, delay_ms=0, deadline_at=None),
             hints=RunHints(run_id=replayed_as(dispatch_id), resolution_id=run.resolution_id),
-            committed_message_ids=snapshot.trigger_message_ids,
+            # after an answer, the snapshot contains only the decision; the input has the run's messages
+            committed_message_ids=run.input.trigger_message_ids if run.input is not None else (),
         )
         result = await self._begun_before(again.run_id or "")
         if result is None:

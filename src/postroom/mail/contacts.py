@@ -82,7 +82,7 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return the address of each of these agents, in the form that agents of `home` use."""
+    """Return the address of each agent, in the form that agents of the project `home` use."""
     return {agent.id: format_address(agent.name, place.slug, home.slug) for place, agent in agents}
 
 

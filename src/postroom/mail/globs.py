@@ -591,7 +591,7 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 
 
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
-    """Return whether the pieces occur in `row`, one after the other.
+    """Return whether all pieces occur in `row`, one after another, in this order.
 
     In a short row, each position is tried. For a long row, a set of positions is an integer with one bit for
     each position. So a piece of n units needs n steps, regardless of the number of partial matches.

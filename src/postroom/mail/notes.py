@@ -356,7 +356,7 @@ def _plain(text: str) -> str:
 
 
 def _meet(rules: Rules, some: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether any pattern of one list overlaps any pattern of the other."""
+    """Return whether any pattern in the list `some` overlaps any pattern in the list `others`."""
     sensitive = rules.case_sensitive_paths
     read = [parse_pattern(other, case_sensitive=sensitive) for other in others]
     return any(overlapping(parse_pattern(value, case_sensitive=sensitive), read) for value in some)

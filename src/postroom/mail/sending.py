@@ -365,7 +365,7 @@ def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[
 def _participants(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the other participants of a thread, according to the messages that the sender wrote or received.
+    """Return the participants of a thread except the sender, from messages that the sender wrote or received.
 
     The participants are the agent that started the thread, the sender, and every agent to which a participant
     has written visibly. A stranger who writes to the thread becomes a participant only when a participant

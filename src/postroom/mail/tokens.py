@@ -501,5 +501,5 @@ class RunTokens:
         return grant
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether the run that has the token with these permissions is still active."""
+        """Return whether the run to which the token `grant` belongs is still active."""
         return grant.token_id in self._grants

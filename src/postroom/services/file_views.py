@@ -183,7 +183,7 @@ def _views(
 
 
 def _authors(context: ReadContext, viewers: Sequence[int | None]) -> dict[int | None, Agent]:
-    """Return the agents to which these sessions belong."""
+    """Return the agents to which client sessions belong, keyed by session."""
     agents = context.tx.agents_by_id([agent_of_viewer(viewer) for viewer in viewers if viewer is not None])
     authors = {viewer: agents.get(agent_of_viewer(viewer)) for viewer in viewers if viewer is not None}
     return {viewer: agent for viewer, agent in authors.items() if agent is not None}

@@ -24,7 +24,7 @@ class LeaseTables(Tables):
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
     def remove(self, names: Collection[str]) -> None:
-        """Delete the leases with these names, with their fences."""
+        """Delete the leases with these names, including their fences."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:

@@ -111,7 +111,7 @@ def initials(name: str) -> str:
 
 
 def tone(name: str) -> int:
-    """Return the index of the colour for a name, which is the same on every page and machine."""
+    """Return the index of the colour for a name. A name has the same colour on every page and machine."""
     return (zlib.crc32(name.casefold().encode("utf-8", "replace")) >> 16) % TONES
 
 

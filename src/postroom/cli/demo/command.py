@@ -69,7 +69,7 @@ class Play:
             self.call("register_agent", name=name, program=program, model="none")
 
     def begin(self) -> None:
-        """Make the server run both agents, and add the tasks."""
+        """Make the server run the two demo agents, and add the tasks of the demo."""
         environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
         runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
         for name in (agent.FIRST, agent.SECOND):

@@ -104,7 +104,8 @@ def begin(  # noqa: PLR0913 - the facts about a start
     agent, assigned = _assign(tx, whose, run_id, [*earlier, *now])
     has_work = bool(assigned) or any(not messages_named([message.id or ""]) for message in messages)
     if agent is not None and has_work:
-        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered, is_question=is_question)
+        gets = answered if is_question or agent.runner is not None else ()
+        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=gets, is_question=is_question)
         if closed:
             tx.withdraw_questions(run_id, agent.agent.id, closed, now=tx.now())
     if not assigned:

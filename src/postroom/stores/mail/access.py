@@ -2394,7 +2394,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.put_trace", {"name": name, "traceparent": traceparent})
 
     def drop_traces(self, names: Sequence[str]) -> None:
-        """Delete the traces with these names."""
+        """Delete the stored traces that have these names."""
         self._tx.run("mail.drop_traces", {"names": names})
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
