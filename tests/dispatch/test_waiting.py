@@ -7,11 +7,18 @@ import pytest
 from dispatch_room import Blocking, Counting, ask, latest_run_that, make_resume, said, waiting_run
 from dispatch_runtime import calls, runtime_of
 from postroom.contracts import errors
-from postroom.contracts.activation import BusyPolicy, RunActivation
+from postroom.contracts.activation import BusyPolicy, InferenceOverride, RunActivation, RunOptions
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import DeliveryMode, Message, Role, Visibility
 from postroom.contracts.records import replace
-from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReason, WaitingReason
+from postroom.contracts.runs import (
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import BackgroundTasks, BackgroundTaskTool, ScriptedModel
 
@@ -148,6 +155,33 @@ async def test_a_decision_for_a_queued_resume_joins_it_and_counts_once(room):
     decided = RunActivation.new("t", [], continue_run_id="w", decisions=decisions)
     _, activation = await both_submitted(room, decided, decided)
     assert activation.decisions == decisions
+
+
+class AsksFirst(Counting):
+    """Asks a person in its first execution."""
+
+    async def execute(self, activation, sink):
+        if activation.decisions:
+            return await super().execute(activation, sink)
+        ticket = RunWaitingTicket(ticket_id="q", tool_call_id="call", reason="May I?")
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket,))
+        suspended = TerminationReason.suspended()
+        return AgentRunResult(run_id=activation.run_id, termination=suspended, waiting=waiting)
+
+
+async def test_a_run_that_continues_after_an_answer_keeps_the_options_it_was_asked_with(room):
+    """Among the options are the rolled-back runs that it must not see."""
+    options = RunOptions(overrides=InferenceOverride(max_tokens=7), without_runs=("rolled-back",))
+    executor = AsksFirst()
+    mailbox = room.mailbox(executor)
+    first = await mailbox.submit_background(replace(ask("t", "one"), options=options))
+    await room.acked(first)
+    await mailbox.settled()
+    decisions = (("call", make_resume()),)
+    answer = RunActivation.new("t", [], continue_run_id=first.run_id, decisions=decisions)
+    await room.acked(await mailbox.submit_background(answer))
+    assert [activation.options for activation in executor.activations] == [options, options]
+    assert executor.activations[1].decisions == decisions
 
 
 async def test_a_message_to_a_run_at_work_is_for_the_next_run(room):

@@ -31,6 +31,7 @@ from postroom.contracts.activation import (
     RunActivationSnapshot,
     RunHints,
     RunMode,
+    RunOptions,
     RunOrigin,
 )
 from postroom.contracts.clock import Ids, iso
@@ -560,9 +561,13 @@ def build_dispatch(
 
 
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
-    """Return a request that resumes a run, with the run's own limit keys and retry options."""
+    """Return a request that resumes a run, with the run's own options, limit keys and retry options."""
     if run.activation is None:
         return request
+    own, options = run.activation.options, request.options
+    hidden = tuple(sorted({*own.without_runs, *options.without_runs}))
+    kept = own if replace(options, without_runs=()) == RunOptions() else options
+    request = replace(request, options=replace(kept, without_runs=hidden))
     before = run.activation.delivery
     delay_ms = request.delivery.delay_ms
     if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
