@@ -638,6 +638,7 @@ NO_FORM = "the form is not a flat JSON schema: "
     ("asks", "why"),
     [
         ({"question": " \n"}, "the question has no text"),
+        ({"question": "\u200b"}, "the question has no text"),
         ({"choices": ["EUR", "USD", "EUR"]}, 'choices contain "EUR" twice'),
         ({"choices": ["EUR", "eur"]}, 'choices contain "eur" twice'),
         ({"choices": ["\u00e9", "e\u0301"]}, 'choices contain "e\u0301" twice'),

@@ -482,7 +482,7 @@ def decision(decision_id, *, approved, by=""):
 
 async def test_who_asks_outside_a_run_and_names_none_is_refused(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    with pytest.raises(InvalidArgument, match="run_id is required"):
+    with pytest.raises(InvalidArgument, match="run_id is required, because an agent with a runner asks"):
         await room.mail.call("ask_person", {"project_key": PROJECT, "agent_name": "Bo", "question": "May I?"})
 
 
