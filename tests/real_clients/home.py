@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,17 @@ PROXIES = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
 }
+
+
+@contextlib.contextmanager
+def beside_packages(name: str) -> Iterator[Path]:
+    """Copy a script of this folder, for this process only, to where Node finds the packages that it imports."""
+    script = PROGRAMS.parent.parent / f"{os.getpid()}-{name}"
+    script.write_text((Path(__file__).parent / name).read_text())
+    try:
+        yield script
+    finally:
+        script.unlink()
 
 
 @dataclass(frozen=True, slots=True)

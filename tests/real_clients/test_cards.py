@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,7 +15,7 @@ from e2e.browser import Browser
 from e2e.running import RunningServer, postroom, soon
 from e2e.test_protocol_revisions import META, NEWEST
 from mail_room import HARBOR
-from real_clients.home import PROGRAMS, are_installed
+from real_clients.home import PROGRAMS, are_installed, beside_packages
 from real_clients.test_elicitation import NODE, PRICE, answered, open_questions
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
@@ -25,7 +24,6 @@ needs_npm = pytest.mark.skipif(
     not are_installed(("@modelcontextprotocol/ext-apps", "node")),
     reason="the clients are not installed in their pinned versions: `make clients`",
 )
-FOLDER = Path(__file__).parent
 EXTENSION = {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}
 CARD_TOOLS = {"list_questions", "answer_question"}
 
@@ -42,14 +40,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The host with the modules that it imports, in one file."""
-    script, made = PROGRAMS.parent.parent / "card_host.mjs", tmp_path_factory.mktemp("host") / "host.js"
-    script.write_text((FOLDER / "card_host.mjs").read_text())  # beside its modules
+    made = tmp_path_factory.mktemp("host") / "host.js"
     rolldown = PROGRAMS.parent / "rolldown" / "bin" / "cli.mjs"
-    words = [NODE, rolldown, script, "--file", made, "--format", "esm", "--platform", "browser"]
-    try:
+    with beside_packages("card_host.mjs") as script:
+        words = [NODE, rolldown, script, "--file", made, "--format", "esm", "--platform", "browser"]
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120, check=False)
-    finally:
-        script.unlink()
     assert done.returncode == 0, done.stderr + done.stdout
     return made.read_bytes()
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import fastmcp
@@ -24,7 +23,7 @@ from machine import Bound
 from mail_room import HARBOR
 from real_clients.asked import CallTool, Say
 from real_clients.bench import Bench
-from real_clients.home import PROGRAMS, are_installed
+from real_clients.home import PROGRAMS, are_installed, beside_packages
 from real_clients.terminal import at_a_terminal
 
 pytestmark = pytest.mark.long
@@ -123,15 +122,11 @@ def _fastmcp(server: RunningServer, asked: dict[str, Any], *answers: Answer) -> 
 
 
 def _typescript(server: RunningServer, asked: dict[str, Any], *answers: Answer) -> tuple[Any, list[Any]]:
-    script = PROGRAMS.parent.parent / "elicited.mjs"
-    script.write_text((Path(__file__).parent / "elicited.mjs").read_text())  # beside its modules
-    words = [str(NODE), str(script), f"{server.url}/mcp", server.token, json.dumps(list(answers))]
-    try:
+    with beside_packages("elicited.mjs") as script:
+        words = [str(NODE), str(script), f"{server.url}/mcp", server.token, json.dumps(list(answers))]
         ended = subprocess.run(
             words, input=json.dumps(asked), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
-    finally:
-        script.unlink()
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     return said["result"], said["shown"]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from e2e.running import RunningServer
 from mail_room import HARBOR
 from postroom.mail.operations import MAIL_OPERATIONS
-from real_clients.home import PROGRAMS, are_installed
+from real_clients.home import PROGRAMS, are_installed, beside_packages
 from rest_room import arguments_of
 
 pytestmark = pytest.mark.long
@@ -94,16 +93,15 @@ def by_fastmcp(server: RunningServer) -> Answers:
 
 
 def by_the_typescript_sdk(server: RunningServer) -> Answers:
-    program = PROGRAMS.parent.parent / "sdk_client.mjs"  # a module finds the SDK from the folder it is in
-    shutil.copy(Path(__file__).parent / program.name, program)
-    done = subprocess.run(
-        [NODE, program, f"{server.url}/mcp", server.token],
-        input=json.dumps(calls()),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    with beside_packages("sdk_client.mjs") as program:
+        done = subprocess.run(
+            [NODE, program, f"{server.url}/mcp", server.token],
+            input=json.dumps(calls()),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["listed"] == [one.name for one in MAIL_OPERATIONS]
