@@ -187,7 +187,9 @@ class Office:
                 if run.status is RunStatus.DONE and run.termination and run.termination.type == "natural_end":
                     assert self.begun[run.run_id], run
             after = page[-1].run_id
-        assert not await self.mailbox.admin.unexecuted_claims()
+        async with asyncio.timeout(PATIENCE):
+            while await self.mailbox.admin.unexecuted_claims():  # of a change that has just reached the store
+                await self.settled()
         self._gate = asyncio.Barrier(SLOTS)  # they meet only where each has a slot
         meeting = [await self.enqueued("meet") for _ in range(SLOTS)]
         for handle in meeting:
