@@ -204,7 +204,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Notify the author of a message that the chat will not show it; a repeated call has no effect.
+        """Tell the author of a message that it will not appear in the chat; a repeated call has no effect.
 
         Raises:
             StoreError: The record could not be stored.
@@ -246,10 +246,10 @@ class ChatDelivery(Protocol):
         ...
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send text from a chat to a person, as a message from the person of that chat.
+        """Send text from a chat to `said.person`; the sender is the person whose address the chat is.
 
-        If the chat has no person, a visitor is created for it; messages to the visitor are delivered to the
-        chat.
+        If the chat is not the address of a person, a visitor is created as the sender. Messages to the
+        visitor are delivered to the chat.
 
         Raises:
             StoreError: The message was not stored, or it is unknown whether it was.

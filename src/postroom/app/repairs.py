@@ -35,7 +35,7 @@ def plan_index_repair(store: Stores, indexes: Sequence[str]) -> Repair:
 
 
 def plan_record_repair(store: SqlStore, count: int) -> Repair:
-    """Return the repair after which this release reads records that were skipped."""
+    """Return the repair that tries again to read the records that this release skipped as unreadable."""
     return Repair(
         name="records",
         does=f"read again {count} records that this release could not read before; the records do not change",

@@ -157,8 +157,9 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
 def sentence(text: str, *names: str) -> str:
     """Return an error message that begins with a capital letter, unless it begins with one of `names`.
 
-    Pages show the message as a sentence, but the command line and JSON show it after a colon. If the first
-    word contains a capital letter, as some file names do, it stays unchanged.
+    Pages show an error message as a separate sentence. The command line shows the message after a colon, and
+    needs no capital letter. If the first word contains a capital letter, as some file names do, it stays
+    unchanged.
     """
     first = _FIRST_WORD.match(text)
     if first is None or first[0] in names:

@@ -84,7 +84,7 @@ class Ends(RunEffects):
         tx.events.add(draft, ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
-        """Wake the watches of a run; if the run is still open, they read the database."""
+        """Wake the callers that wait for a run. If the run is still open, they read the database."""
         for message_id in run.activation.trigger_message_ids if self._watches and run.activation else ():
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None

@@ -28,8 +28,8 @@ class Notices:
     ) -> None:
         """Send a text to a chat. A later text with the same `key` is ignored.
 
-        `answers` is the platform's id of the message that the text answers. If `is_refusal` is true, that
-        message was refused, and the text states the reason.
+        `answers` is the platform's id of the message that the text answers. If `is_refusal` is true, the
+        answered message was refused, and the text states the reason.
 
         Raises:
             StoreError: The notice could not be stored.

@@ -609,7 +609,8 @@ class GatewayRunner:
     async def stop(self) -> None:
         """Stop the runner. A repeated call waits until the first one has finished.
 
-        Runs and answers get time to finish. Runs that are still active after that time are interrupted.
+        Active runs and answers get time to finish. When this time is over, runs that are still active are
+        interrupted.
 
         No accepted message is lost: unfinished work continues at the next start.
         """

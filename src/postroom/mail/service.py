@@ -162,8 +162,8 @@ class Mail:
 
         `dice` returns the random numbers of a call for its seed. `keep_token` creates a token for an agent of
         a project, stores it in a private file, and returns the token and the path. `tracing` traces calls and
-        runs for external monitoring. `waker` returns an object that wakes recipients in the change that
-        stores their messages. Without `waker`, recipients are found later.
+        runs for external monitoring. `waker` returns the object that wakes the recipients of a message, in
+        the transaction that stores the message. Without `waker`, a later search finds these recipients.
         """
         self.store = store
         self.clock = clock

@@ -93,8 +93,9 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
     set-back was not measured, `back_ms` is 0 and the ticks move only as far as necessary; differences under
     `SET_BACK_MS` are then ignored, because the clocks of two servers always differ a little. A cron
     expression with `*` as its minute or hour continues with its first tick after `now`. Any other cron
-    expression keeps its next tick, and repeats no tick. However, if the schedule would then skip a tick that
-    is more than 3 hours after `now`, it continues with its first tick after `now`.
+    expression keeps its next tick, and so repeats no tick, with one exception: if the expression has an
+    earlier tick that is more than 3 hours after `now`, the schedule continues with its first tick after
+    `now`.
 
     Raises:
         InvalidSchedule: The time zone is unknown.

@@ -194,7 +194,7 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
     """Return the results to all callers, and then call each `committed`.
 
-    The event loop reports errors that these calls raise.
+    If a `committed` raises an error, the event loop reports the error.
     """
     for change, future in changes:
         if future.done():

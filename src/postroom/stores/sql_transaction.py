@@ -217,7 +217,7 @@ def statements(dialect: Dialect) -> dict[str, Statement]:
 
 
 def second_texts() -> list[str]:
-    """Return the names of the statements with a second text, of which there should be few."""
+    """Return the names of the statements with a text for only one dialect; there should be few."""
     return [
         f"{file.name.removesuffix('.sql')}.{heading}"
         for file in resources.files("postroom.stores").joinpath("sql").iterdir()

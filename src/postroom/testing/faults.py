@@ -56,7 +56,7 @@ class RefusingStore(_PlannedStore):
     """A store that refuses the planned writes: nothing is written, and the caller gets an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run a change. If the write is planned to fail, refuse it instead.
+        """Run a change, or write nothing and raise an error if the plan says so for this write.
 
         Raises:
             StoreUnavailable: The write was planned to fail. Nothing was written.

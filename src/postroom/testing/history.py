@@ -42,7 +42,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Executions, in any order, with the accepted and the ended runs."""
+    """The executions of a queue's runs in any order, the accepted runs, and the ids of the ended runs."""
 
     executions: Sequence[Execution] = ()
     accepted: Mapping[str, str] | None = None

@@ -59,8 +59,8 @@ async def message(site: Site, request: Request) -> Response:
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
     """Return the slug of the project in which the thread of a message is shown: this one or the sender's.
 
-    The thread of a message from another project is shown in this project if a person wrote the message, or if
-    an agent of this project has also written in the thread.
+    A message may come from another project. Its thread is then shown in this project in two cases: a person
+    wrote the message, or an agent of this project has also written in the thread.
     """
     message = shown.message
     if message.project_id != project.id:

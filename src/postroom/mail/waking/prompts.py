@@ -69,7 +69,7 @@ class Origin:
 
 
 def agent_thread(slug: str, name: str, lane: int = 0) -> str:
-    """Return the thread of an agent's runs in a lane. Runs in a lane are executed one after another."""
+    """Return the name of the run thread for one of an agent's lanes. A lane executes one run at a time."""
     return f"{AGENT_THREAD}{slug}/{name}" + (f"{LANE}{lane}" if lane else "")
 
 

@@ -409,9 +409,9 @@ def is_person(reader: Reader) -> bool:
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the thread on which an agent's runs for a mail thread are executed.
+    """Return the run thread on which an agent handles a mail thread, as a list with one name.
 
-    If there is no mail thread, return all threads of the agent's runs.
+    If `mail_thread` is None, return the names of all run threads of the agent.
     """
     project, agent = reader
     lanes = (

@@ -170,7 +170,7 @@ def of_session(session: ChatSession) -> dict[str, object]:
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
-    """Return a deep copy of fields, with the values that a later read from the store returns.
+    """Return a deep copy of `fields`, exactly as the store returns them after they were stored.
 
     Raises:
         InvalidRecord: A text contains a lone surrogate, which cannot be stored.

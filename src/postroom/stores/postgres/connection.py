@@ -129,8 +129,9 @@ _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     """Return a statement that combines many reads; each parameter is an array with a value for each read.
 
-    Each row ends with the number of the read that found it, counted from 1; the rows of one read keep their
-    order. Return None if the statement has no parameters, or a parameter of a type that cannot be combined.
+    The last column of each row is the position of the row's read among all reads, counted from 1. The rows of
+    one read keep their order. Return None if the statement has no parameters, or a parameter of a type that
+    cannot be combined.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None

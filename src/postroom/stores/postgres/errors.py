@@ -182,7 +182,7 @@ def no_backup() -> StateError:
 def login_error(text: str) -> PostroomError:
     """Return the error for a failed connection, because of wrong settings or a missing server.
 
-    For such a failure, libpq provides a text but no SQLSTATE.
+    For a failed connection, libpq provides a text but no SQLSTATE.
     """
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):

@@ -147,8 +147,8 @@ def opened(
 
     `mark` creates the target if it is missing. Locks do not always show that a server is running: for a
     schema on a standby, servers hold the locks on its primary, and behind a pooler there are no locks.
-    Therefore servers are also recognized by their leases, unless `is_gone` returns that the server has
-    exited.
+    Therefore the leases of servers are checked as well: a server with a lease counts as running, unless
+    `is_gone` returns True for it.
 
     Raises:
         StoreHeld: A server or another process uses the schema.

@@ -1,9 +1,9 @@
 """Opens connections to the database file, and converts the driver's errors to errors of postroom.
 
 Only the writer may run checkpoints. If two connections run them, SQLite 3.7.0 to 3.51.2 can corrupt the WAL
-file (https://sqlite.org/wal.html#walresetbug), and some machines have such a version. All other connections
-set `wal_autocheckpoint = 0`. The writer runs checkpoints explicitly, after its callers have got their
-results.
+file (https://sqlite.org/wal.html#walresetbug), and some machines have one of these versions. All other
+connections set `wal_autocheckpoint = 0`. The writer runs checkpoints explicitly, after its callers have got
+their results.
 """
 
 import errno

@@ -606,7 +606,7 @@ class SharedReader:
         return await self._writer.pending.submit(without_writing)
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Make a read like any other, because every view of this database is consistent."""
+        """Call `work` like a read, because the writer's connection is the only one to this database."""
         return await self.submit(lambda tx: work(tx.connection))
 
     def close(self) -> None:
