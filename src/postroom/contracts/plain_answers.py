@@ -55,7 +55,7 @@ def plain_yes_no(text: str) -> bool | None:
 
 
 def person_name(written: str) -> str:
-    """Return the name of a person whom somebody named by the name alone or by the address `human:name`."""
+    """Return a person's name, given as the name alone or as the address `human:name`."""
     name = written.strip()
     return name[len(HUMAN) :].strip() if name.casefold().startswith(HUMAN) else name
 

@@ -710,7 +710,7 @@ def block_unfinished(
 
 
 def tell_authors(context: WriteContext, project: Project, retired: Agent) -> None:
-    """Tell authors which of their unclaimed tasks were assigned to an agent that was retired."""
+    """Notify the authors of unclaimed tasks that are assigned to a retired agent."""
     for titles in context.tx.unclaimed_tasks(project.id, f"{AGENT}{retired.id}").values():
         lines = [f"- {task_id} ({title})" for task_id, title in list(titles.items())[:AT_ONCE]]
         lines += [f"- {len(titles) - AT_ONCE} more"] if len(titles) > AT_ONCE else []
